@@ -1,0 +1,1 @@
+"""Attn-KNN: a classifier that answers with real examples."""
