@@ -1,0 +1,340 @@
+"""Select: the exact k nearest keys of each query, fast and within a memory budget.
+
+The scores that pick candidates come from one float32 matrix product, so they carry a rounding error. That
+error has a bound, and every key within the bound of the k-th score becomes a candidate; the distances of
+the candidates are then computed anew in float64. So the answer is the exact one, whatever the batch, the
+chunks or the device, and ties go to the lower row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnknn.errors import InvalidInput
+from attnknn.ops.similarity import Metric, distance_matrix, distances, unit
+
+MEMORY_BUDGET: Final = 256 * 2**20
+"""Bytes that a search may hold beside the keys and its answer."""
+
+NO_ROW: Final = torch.iinfo(torch.int64).max
+"""Stands where there is no neighbor. It is out of every range: indexing with it raises."""
+
+_QUERIES = 1024  # queries per product: enough rows for a fast one, few enough for wide key blocks
+_COLUMNS = 2048  # columns per product: larger ones spill out of the cache
+_GROUP = 32  # scores per group; only the groups with the largest maxima are looked into
+_SPARE = 8  # candidates beyond k, so that the error bound rarely asks for a second look
+_RETRY = 512  # most candidates accepted on float32 evidence; beyond that, float64 scores decide
+_SLICE = 8192  # keys converted to float64 at a time
+
+
+class TopK(NamedTuple):
+    """The nearest keys of each query, nearest first; ``NO_ROW`` and infinity where there are too few."""
+
+    rows: Tensor  # (queries, k), int64
+    distances: Tensor  # (queries, k), float64 (float32 on MPS)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys laid out for search: centered, transposed, with the offset of each score as a last row.
+
+    The score of query q and key x is ``q.x + offset``; for ``l2`` the offset is ``-|x|^2 / 2``, so that the
+    largest score is the nearest key. An offset of minus infinity hides a key.
+    """
+
+    vectors: Tensor  # (n, d), as given
+    table: Tensor  # (d + 1, n), float32
+    center: Tensor  # (d,)
+    longest: float  # no centered key is longer
+    metric: Metric
+
+    @property
+    def rows(self) -> int:
+        """How many keys there are, hidden ones included."""
+        return self.table.shape[1]
+
+    def centered(self, vectors: Tensor) -> Tensor:
+        """Vectors as the scores see them, in the widest float the device has."""
+        vectors = vectors.to(wide_float(vectors.device))
+        return unit(vectors) if self.metric == "cosine" else vectors - self.center
+
+    def between(self, start: int, stop: int) -> Keys:
+        """The keys of some rows, sharing memory."""
+        return replace(self, vectors=self.vectors[start:stop], table=self.table[:, start:stop])
+
+
+def wide_float(device: torch.device) -> torch.dtype:
+    """The widest float of a device: float64, but float32 on MPS, which has no other."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def prepare(vectors: Tensor, metric: Metric = "l2", out: Tensor | None = None) -> Keys:
+    """Lay keys (n, d) out for :func:`exact_topk`, in the first columns of ``out`` where it is given."""
+    rows, dim = vectors.shape
+    center = torch.zeros(dim, dtype=wide_float(vectors.device), device=vectors.device)
+    if metric == "l2" and rows:
+        center = vectors.mean(dim=0, dtype=center.dtype)
+    table = torch.empty(dim + 1, rows, device=vectors.device) if out is None else out[:, :rows]
+    keys = Keys(vectors, table, center, 0.0, metric)
+    return replace(keys, longest=fill(keys, 0, vectors))
+
+
+def fill(keys: Keys, start: int, vectors: Tensor) -> float:
+    """Write the layout of ``vectors`` into the table from column ``start`` on; returns their longest norm."""
+    longest = 0.0
+    for at in range(0, len(vectors), _SLICE):
+        block = keys.centered(vectors[at : at + _SLICE])
+        norms = torch.linalg.vector_norm(block, dim=1)
+        columns = slice(start + at, start + at + len(block))
+        keys.table[:-1, columns] = block.T
+        keys.table[-1, columns] = -norms.square() / 2 if keys.metric == "l2" else 0.0
+        longest = max(longest, float(norms.max()))
+    return longest
+
+
+def exact_topk(
+    queries: Tensor,
+    keys: Keys | Tensor,
+    k: int,
+    *,
+    metric: Metric = "l2",
+    leave_out: Tensor | None = None,
+    budget: int = MEMORY_BUDGET,
+) -> TopK:
+    """The ``k`` nearest keys of each query by exhaustive search, ties broken by the lower row.
+
+    Args:
+        queries: (q, d).
+        keys: (n, d), or what :func:`prepare` made of them (``metric`` is then the one they were made for).
+        k: Neighbors per query; clamped to the number of keys.
+        metric: ``l2``, ``cosine`` or ``ip``.
+        leave_out: (pairs, 2) of (query, row) that must not be found; :func:`same_group` makes them.
+        budget: Bytes that may be held beside keys and answer.
+
+    >>> exact_topk(torch.tensor([[0.0]]), torch.tensor([[2.0], [1.0], [1.0]]), 2).rows.tolist()
+    [[1, 2]]
+    """
+    if k < 1:
+        raise InvalidInput(f"k must be at least 1, got {k}")
+    if isinstance(keys, Tensor):
+        keys = prepare(keys, metric)
+    k = min(k, keys.rows)
+    parts = []
+    for start in range(0, len(queries), _QUERIES):
+        stop = min(start + _QUERIES, len(queries))
+        parts.append(_search(queries[start:stop], keys, k, _part(leave_out, 0, start, stop), budget))
+    if not parts or k == 0:
+        return _nothing(queries, k)
+    return parts[0] if len(parts) == 1 else TopK(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def same_group(query_groups: Tensor, key_groups: Tensor) -> Tensor:
+    """(pairs, 2) of every (query, row) whose groups are equal; a negative group is no group.
+
+    Leave-out by id is the same thing with ids for groups.
+
+    >>> same_group(torch.tensor([7, -1]), torch.tensor([7, 8, 7, -1])).tolist()
+    [[0, 0], [0, 2]]
+    """
+    ranked, order = key_groups.sort(stable=True)
+    first = torch.searchsorted(ranked, query_groups.contiguous())
+    last = torch.searchsorted(ranked, query_groups.contiguous(), right=True)
+    counts = torch.where(query_groups >= 0, last - first, 0)
+    query = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+    within = torch.arange(len(query), device=counts.device) - (counts.cumsum(0) - counts)[query]
+    return torch.stack([query, order[first[query] + within]], dim=1)
+
+
+def _search(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budget: int) -> TopK:
+    # The scores take a quarter of the budget; group maxima and float64 candidates share the rest.
+    width = max(_GROUP, budget // (16 * len(queries)))
+    best = _nothing(queries, 0)
+    for start in range(0, keys.rows, width):
+        stop = min(start + width, keys.rows)
+        block = keys.between(start, stop)
+        found = _nearest(queries, block, min(k, block.rows), _part(leave_out, 1, start, stop), budget)
+        found.rows[found.rows != NO_ROW] += start
+        best = _merged(best, found, k)
+    return best
+
+
+def _nearest(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budget: int) -> TopK:
+    """The exact top k of one block of keys."""
+    slack = _slack(queries, keys, torch.float32)
+    m = min(k + _SPARE, keys.rows)
+    few = len(queries) <= 16 or 4 * m > keys.rows // _GROUP
+    if few:
+        scores = _scores(queries, keys, leave_out)
+        columns, kth, reach = _top(scores, k, m)
+    else:
+        scores, maxima = _grouped_scores(queries, keys, leave_out)
+        columns, kth, reach = _top_by_groups(scores, maxima, k, m)
+    best = _settled(queries, keys, scores, columns, k, budget)
+    # At reach = -inf every key that may be found is among the candidates.
+    unsure = ((reach >= kth - slack) & (reach > -torch.inf)).nonzero().flatten()
+    several = max(1, budget // (64 * keys.rows))
+    for part in torch.split(unsure, several) if len(unsure) else ():
+        found = _second_look(queries[part], keys, scores[part], slack[part], k, budget)
+        best.rows[part], best.distances[part] = found
+    return best
+
+
+def _asked(queries: Tensor, keys: Keys) -> Tensor:
+    asked = torch.ones(len(queries), queries.shape[1] + 1, device=queries.device)
+    asked[:, :-1] = keys.centered(queries)
+    return asked
+
+
+def _scores(queries: Tensor, keys: Keys, leave_out: Tensor | None) -> Tensor:
+    """(q, n) float32; what must not be found scores minus infinity."""
+    return _left_out(_asked(queries, keys) @ keys.table, leave_out)
+
+
+def _left_out(scores: Tensor, leave_out: Tensor | None) -> Tensor:
+    if leave_out is not None:
+        scores[leave_out[:, 0], leave_out[:, 1]] = -torch.inf
+    return scores
+
+
+def _grouped_scores(queries: Tensor, keys: Keys, leave_out: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Scores (q, n rounded up to whole blocks) and the maxima of their groups, taken while still in cache.
+
+    A block holds ``_GROUP`` runs of columns; a group has the same place in each run.
+    """
+    asked = _asked(queries, keys)
+    wide = _COLUMNS if queries.device.type == "cpu" else 16 * _COLUMNS
+    blocks = -(-keys.rows // wide)
+    scores = torch.empty(len(queries), blocks, wide, device=queries.device)
+    maxima = torch.empty(len(queries), blocks, wide // _GROUP, device=queries.device)
+    for at in range(blocks):
+        table = keys.table[:, at * wide : (at + 1) * wide]
+        scores[:, at, table.shape[1] :] = -torch.inf
+        torch.mm(asked, table, out=scores[:, at, : table.shape[1]])
+        _left_out(scores[:, at], _part(leave_out, 1, at * wide, (at + 1) * wide))
+        torch.amax(scores[:, at].view(len(queries), _GROUP, -1), dim=1, out=maxima[:, at])
+    return scores.flatten(1), maxima
+
+
+def _slack(queries: Tensor, keys: Keys, dtype: torch.dtype) -> Tensor:
+    """(q,) how far a score may fall below the k-th and yet belong to a nearer key: twice the rounding error.
+
+    |fl(q.x) - q.x| <= terms * u * |q| |x| in whatever order the terms are added.
+    """
+    roundoff = torch.finfo(dtype).eps / 2
+    if queries.device.type == "cuda" and dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
+        roundoff = 2.0**-11
+    asked: Tensor = torch.linalg.vector_norm(keys.centered(queries), dim=1)
+    size = asked * keys.longest + (keys.longest**2 / 2 if keys.metric == "l2" else 0.0)
+    terms = queries.shape[1] + 16  # the sum itself, and the rounding of its inputs
+    slack: Tensor = 2 * terms * (roundoff * size + torch.finfo(dtype).tiny)
+    return slack.to(dtype)
+
+
+def _top(scores: Tensor, k: int, m: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Columns of the m largest scores, the k-th score, and the most that any other column may score."""
+    top, columns = scores.topk(m)
+    reach = top[:, -1] if m < scores.shape[1] else torch.full_like(top[:, -1], -torch.inf)
+    return columns, top[:, k - 1], reach
+
+
+def _top_by_groups(scores: Tensor, maxima: Tensor, k: int, m: int) -> tuple[Tensor, Tensor, Tensor]:
+    """As :func:`_top`, reading only the m groups with the largest maxima: they hold the m largest scores."""
+    run = maxima.shape[2]
+    largest, group = maxima.flatten(1).topk(m)
+    # group g of block b has the columns (b * _GROUP + r) * run + g for r = 0 .. _GROUP - 1
+    first = group // run * (run * _GROUP) + group % run
+    columns = (first[:, None] + run * torch.arange(_GROUP, device=group.device)[:, None]).flatten(1)
+    top, at = scores.gather(1, columns).topk(m)
+    return columns.gather(1, at), top[:, k - 1], torch.maximum(top[:, -1], largest[:, -1])
+
+
+def _second_look(queries: Tensor, keys: Keys, scores: Tensor, slack: Tensor, k: int, budget: int) -> TopK:
+    columns = _within(scores, k, slack)
+    if columns.shape[1] > max(_RETRY, 4 * k) and wide_float(queries.device) != scores.dtype:
+        scores = _wide_scores(queries, keys, scores)
+        columns = _within(scores, k, _slack(queries, keys, scores.dtype))
+    return _settled(queries, keys, scores, columns, k, budget)
+
+
+def _within(scores: Tensor, k: int, slack: Tensor) -> Tensor:
+    """The columns of every score within ``slack`` of the k-th, as many for each query as the neediest has."""
+    floor = scores.topk(k).values[:, -1] - slack
+    return scores.topk(int((scores >= floor[:, None]).sum(dim=1).max())).indices
+
+
+def _wide_scores(queries: Tensor, keys: Keys, scores: Tensor) -> Tensor:
+    """The scores in float64; what is hidden or left out stays so."""
+    asked = keys.centered(queries)
+    wide = torch.full(scores.shape, -torch.inf, dtype=asked.dtype, device=asked.device)
+    for start in range(0, keys.rows, _SLICE):
+        block = keys.centered(keys.vectors[start : start + _SLICE])
+        offset = -block.square().sum(dim=1) / 2 if keys.metric == "l2" else 0.0
+        wide[:, start : start + len(block)] = asked @ block.T + offset
+    return wide.masked_fill_(scores == -torch.inf, -torch.inf)
+
+
+def _settled(queries: Tensor, keys: Keys, scores: Tensor, columns: Tensor, k: int, budget: int) -> TopK:
+    """The k nearest among candidate columns; those that score minus infinity are none."""
+    rows = columns.masked_fill(scores.gather(1, columns) == -torch.inf, NO_ROW)
+    return nearest_of(queries, keys.vectors, rows, k, metric=keys.metric, budget=budget)
+
+
+def nearest_of(
+    queries: Tensor, vectors: Tensor, rows: Tensor, k: int, *, metric: Metric, budget: int = MEMORY_BUDGET
+) -> TopK:
+    """The k nearest among candidate rows (q, m), by distances computed anew; ``NO_ROW`` is no candidate."""
+    rows = rows.sort(dim=1).values  # a stable sort by distance then breaks ties by row
+    hidden = rows == NO_ROW
+    gaps = _distances_at(queries, vectors, rows.masked_fill(hidden, 0), metric, budget)
+    gaps, order = gaps.masked_fill_(hidden, torch.inf).sort(dim=1, stable=True)
+    return TopK(rows.gather(1, order)[:, :k].contiguous(), gaps[:, :k].contiguous())
+
+
+def _distances_at(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric, budget: int) -> Tensor:
+    """(q, m) distances of each query to its rows, a bounded piece at a time."""
+    queries = queries.to(wide_float(queries.device))
+    dim, m = vectors.shape[1], max(1, rows.shape[1])
+    dense = 4 * m > len(vectors)
+    step = max(1, budget // (64 * (len(vectors) if dense else m * dim)))
+    some = max(1, budget // (64 * min(step, len(queries)) * dim))
+    pieces = []
+    for at in range(0, len(queries), step):
+        asked, picked = queries[at : at + step], rows[at : at + step]
+        if dense:
+            blocks = [vectors[start : start + _SLICE].to(asked) for start in range(0, len(vectors), _SLICE)]
+            every = torch.cat([distance_matrix(asked, block, metric) for block in blocks], dim=1)
+            pieces.append(every.gather(1, picked))
+        else:
+            parts = torch.split(picked, some, dim=1)
+            pieces.append(torch.cat([_gathered(asked, vectors, part, metric) for part in parts], dim=1))
+    return torch.cat(pieces)
+
+
+def _gathered(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric) -> Tensor:
+    picked = vectors.index_select(0, rows.flatten()).to(queries.dtype)
+    return distances(queries[:, None], picked.view(*rows.shape, -1), metric)
+
+
+def _merged(first: TopK, second: TopK, k: int) -> TopK:
+    """The k nearest of two answers, every row of ``first`` being lower than any of ``second``."""
+    gaps, order = torch.cat([first.distances, second.distances], dim=1).sort(dim=1, stable=True)
+    rows = torch.cat([first.rows, second.rows], dim=1).gather(1, order)
+    return TopK(rows[:, :k].contiguous(), gaps[:, :k].contiguous())
+
+
+def _part(pairs: Tensor | None, axis: int, start: int, stop: int) -> Tensor | None:
+    """The pairs whose query (axis 0) or row (axis 1) lies in a range, counted from its start."""
+    if pairs is None:
+        return None
+    inside = pairs[(pairs[:, axis] >= start) & (pairs[:, axis] < stop)].clone()
+    inside[:, axis] -= start
+    return inside
+
+
+def _nothing(queries: Tensor, k: int) -> TopK:
+    empty = queries.new_zeros(len(queries), k, dtype=wide_float(queries.device))
+    return TopK(empty.long(), empty)

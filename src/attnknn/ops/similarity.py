@@ -1,0 +1,60 @@
+"""How close two vectors are: Euclidean, cosine and inner product, as distances and as similarities."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from attnknn.errors import InvalidInput
+
+Metric = Literal["l2", "cosine", "ip"]
+METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
+
+
+def checked_metric(metric: str) -> Metric:
+    """``metric`` itself if it is one of ours.
+
+    >>> checked_metric("l2")
+    'l2'
+    """
+    if metric not in METRICS:
+        raise InvalidInput(f"metric must be one of {', '.join(METRICS)}, got {metric!r}")
+    return metric
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Vectors of length 1 along the last axis; a zero vector stays zero."""
+    norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors / torch.where(norms > 0, norms, torch.ones_like(norms))
+
+
+def distances(queries: Tensor, keys: Tensor, metric: Metric = "l2") -> Tensor:
+    """Distance of each query to each key beside it; the leading axes broadcast.
+
+    Euclidean (by subtraction, never by expanding the square), 1 - cosine, or minus inner product.
+
+    >>> distances(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]])).tolist()
+    [5.0]
+    """
+    if metric == "l2":
+        gaps: Tensor = torch.linalg.vector_norm(queries - keys, dim=-1)
+        return gaps
+    if metric == "cosine":
+        return 1 - (unit(queries) * unit(keys)).sum(dim=-1)
+    return -(queries * keys).sum(dim=-1)
+
+
+def distance_matrix(queries: Tensor, keys: Tensor, metric: Metric = "l2") -> Tensor:
+    """Distance of every query (q, d) to every key (n, d), as (q, n)."""
+    if metric == "l2":
+        return torch.cdist(queries, keys, compute_mode="donot_use_mm_for_euclid_dist")
+    if metric == "cosine":
+        return 1 - unit(queries) @ unit(keys).T
+    return -(queries @ keys.T)
+
+
+def similarity(gaps: Tensor, metric: Metric) -> Tensor:
+    """Distances turned into similarities: the cosine itself for ``cosine``, minus the distance otherwise."""
+    return 1 - gaps if metric == "cosine" else -gaps
