@@ -1,1 +1,56 @@
-"""Attn-KNN: a classifier that answers with real examples."""
+"""Attn-KNN: a classifier that answers with real examples.
+
+>>> import attnknn
+>>> attnknn.AttnKNNClassifier().n_neighbors
+'auto'
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnknn.bank import MemoryBank, Neighbors
+    from attnknn.errors import AttnKNNError, CorruptModel, InvalidInput, MissingData, MissingExtra, UnknownId
+    from attnknn.estimator import AttnKNNClassifier
+    from attnknn.predict import Explanation, Explanations
+
+__version__ = "0.1.0"
+
+_ROOM = {
+    "AttnKNNClassifier": "attnknn.estimator",
+    "MemoryBank": "attnknn.bank",
+    "Neighbors": "attnknn.bank",
+    "Explanation": "attnknn.predict",
+    "Explanations": "attnknn.predict",
+    "AttnKNNError": "attnknn.errors",
+    "CorruptModel": "attnknn.errors",
+    "InvalidInput": "attnknn.errors",
+    "MissingData": "attnknn.errors",
+    "MissingExtra": "attnknn.errors",
+    "UnknownId": "attnknn.errors",
+}
+
+__all__ = [
+    "AttnKNNClassifier",
+    "AttnKNNError",
+    "CorruptModel",
+    "Explanation",
+    "Explanations",
+    "InvalidInput",
+    "MemoryBank",
+    "MissingData",
+    "MissingExtra",
+    "Neighbors",
+    "UnknownId",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used, so that ``attnknn --help`` need not wait for torch."""
+    if name not in _ROOM:
+        raise AttributeError(f"module 'attnknn' has no attribute {name!r}")
+    return getattr(import_module(_ROOM[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

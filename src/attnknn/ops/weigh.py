@@ -29,9 +29,7 @@ def inverse_distance(gaps: Tensor, found: Tensor | None = None, prior: Tensor | 
     present = _present(gaps, found)
     # Relative to the nearest, so that 1 / d cannot overflow; normalizing cancels the factor.
     nearest = gaps.masked_fill(~present, torch.inf).amin(dim=-1, keepdim=True)
-    raw = torch.where(
-        nearest > 0, nearest / gaps.clamp(min=torch.finfo(gaps.dtype).tiny), (gaps == 0).to(gaps)
-    )
+    raw = torch.where(nearest > 0, nearest / gaps.clamp(min=torch.finfo(gaps.dtype).tiny), (gaps == 0).to(gaps))
     return _normalized(raw, present, prior)
 
 

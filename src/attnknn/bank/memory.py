@@ -1,0 +1,360 @@
+"""MemoryBank: labelled vectors that can be searched, edited and saved."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from attnknn.bank.exact import ExactIndex
+from attnknn.bank.folder import parse_json, read_folder, write_folder
+from attnknn.bank.lock import ReadersWriterLock
+from attnknn.bank.neighbors import Id, Neighbors
+from attnknn.bank.reliability import NEIGHBORS, Reliability, smoothed
+from attnknn.bank.store import (
+    Metadata,
+    Store,
+    checked_groups,
+    checked_labels,
+    checked_metadata,
+    checked_vectors,
+    checked_weights,
+)
+from attnknn.errors import CorruptModel, InvalidInput
+from attnknn.ops.select import NO_ROW, TopK, same_group
+from attnknn.ops.similarity import Metric, checked_metric
+
+MAX_K = 2**31 - 1
+_WASTE = 1024  # removed rows that are not worth compacting for
+
+
+class Index(Protocol):
+    """What every backend promises; ``tests/contracts/test_bank.py`` holds each to it."""
+
+    def rebuild(self, vectors: NDArray[Any]) -> None:
+        """Index all rows anew."""
+
+    def append(self, vectors: NDArray[Any], start: int) -> None:
+        """Rows from ``start`` on are new. ``vectors`` holds all rows, here and below."""
+
+    def replace(self, vectors: NDArray[Any], rows: NDArray[np.int64]) -> None:
+        """The vectors of some rows have changed."""
+
+    def hide(self, rows: NDArray[np.int64]) -> None:
+        """Never find these rows again."""
+
+    def search(self, queries: NDArray[Any], k: int, leave_out: Tensor | None) -> TopK:
+        """The k nearest rows that are not hidden."""
+
+    def to_bytes(self) -> bytes | None:
+        """What is worth saving of the index, if anything."""
+
+
+INDEXES = ("exact", "flat", "hnsw", "ivf")
+
+
+class MemoryBank:
+    """Labelled vectors: add, remove, update, search with leave-out, save, load. Safe to share between threads.
+
+    Args:
+        dim: Width of the vectors.
+        index: ``exact`` (torch, no FAISS needed), or FAISS's ``flat``, ``hnsw``, ``ivf``. HNSW and IVF are
+            approximate. No FAISS index takes a row out physically: removed rows are masked at once and
+            dropped when the bank compacts (when they are more than half, or at the next save).
+        metric: ``l2`` (Euclidean), ``cosine`` (1 - cosine) or ``ip`` (minus inner product).
+        device: Where ``exact`` searches: ``cpu``, ``cuda``, ``mps``.
+
+    >>> bank = MemoryBank(2)
+    >>> bank.add([[0.0, 0.0], [3.0, 4.0]], [0, 1], ids=["origin", "far"])
+    ['origin', 'far']
+    >>> bank.search([[0.0, 1.0]], k=1).ids.tolist()
+    [['origin']]
+    """
+
+    def __init__(self, dim: int, *, index: str = "exact", metric: str = "l2", device: str = "cpu") -> None:
+        if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1:
+            raise InvalidInput(f"dim must be an integer of at least 1, got {dim!r}")
+        if index not in INDEXES:
+            raise InvalidInput(f"index must be one of {', '.join(INDEXES)}, got {index!r}")
+        self.dim = int(dim)
+        self.index = index
+        self.metric: Metric = checked_metric(metric)
+        self.device = device
+        self._store = Store(self.dim)
+        self._index = _made(index, self.dim, self.metric, device)
+        self._reliability = Reliability()
+        self._lock = ReadersWriterLock()
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._store
+
+    def __repr__(self) -> str:
+        return f"MemoryBank(dim={self.dim}, index={self.index!r}, metric={self.metric!r}, rows={len(self)})"
+
+    @property
+    def ids(self) -> list[Id]:
+        """The ids of all rows, in their order."""
+        with self._lock.read():
+            return [self._store.names[row] for row in np.flatnonzero(self._store.alive).tolist()]
+
+    @property
+    def live(self) -> NDArray[np.int64]:
+        """The rows in use, in their order."""
+        with self._lock.read():
+            return np.flatnonzero(self._store.alive)
+
+    def labels(self, rows: ArrayLike) -> NDArray[np.int64]:
+        """The labels of some rows."""
+        with self._lock.read():
+            return self._store.labels[self._checked_rows(rows)].copy()  # type: ignore[no-any-return]
+
+    def weights(self, rows: ArrayLike) -> NDArray[np.float64]:
+        """The weights of some rows."""
+        with self._lock.read():
+            return self._store.weights[self._checked_rows(rows)].copy()  # type: ignore[no-any-return]
+
+    def vectors(self, rows: ArrayLike) -> NDArray[Any]:
+        """The vectors of some rows, as they were given."""
+        with self._lock.read():
+            return self._store.vectors[self._checked_rows(rows)].copy()  # type: ignore[no-any-return]
+
+    def metadata(self, rows: ArrayLike) -> list[Metadata]:
+        """The metadata of some rows (1-D)."""
+        with self._lock.read():
+            return [self._store.metadata[row] for row in self._checked_rows(rows).tolist()]
+
+    def names(self, rows: ArrayLike) -> list[Id]:
+        """The ids of some rows (1-D)."""
+        with self._lock.read():
+            return [self._store.names[row] for row in self._checked_rows(rows).tolist()]
+
+    def rows(self, ids: Iterable[Id]) -> NDArray[np.int64]:
+        """The rows of some ids, good until the next edit."""
+        with self._lock.read():
+            return self._store.rows(ids)
+
+    def add(
+        self,
+        vectors: ArrayLike,
+        labels: ArrayLike,
+        ids: Sequence[Id] | None = None,
+        groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        metadata: Sequence[Metadata] | None = None,
+    ) -> list[Id]:
+        """Add rows; all of them or, on an error, none.
+
+        Args:
+            vectors: (n, dim), finite.
+            labels: (n,) integers of at least 0.
+            ids: (n,) strings or integers that the bank does not hold yet; numbered when left out.
+            groups: (n,) integers; rows of one group leave each other out of a search. -1 is no group.
+            weights: (n,) how much each row counts.
+            metadata: (n,) JSON objects kept with the rows.
+
+        Returns:
+            The ids.
+        """
+        checked = checked_vectors(vectors, self.dim)
+        count = len(checked)
+        named = checked_labels(labels, count)
+        rest = checked_groups(groups, count), checked_weights(weights, count), checked_metadata(metadata, count)
+        with self._lock.write():
+            start = self._store.capacity
+            names = self._store.append(checked, named, ids, *rest)
+            if count:
+                self._index.append(self._store.vectors, start)
+                fresh = np.arange(start, start + count)
+                self._reliability.appeared(fresh, self._store.vectors, self.metric)
+        return names
+
+    def remove(self, ids: Iterable[Id]) -> None:
+        """Forget rows; all of them or, if an id is unknown, none."""
+        with self._lock.write():
+            rows = np.unique(self._store.rows(ids))
+            self._store.forget(rows)
+            self._index.hide(rows)
+            self._reliability.vanished(rows)
+            if self._store.capacity - len(self._store) > max(_WASTE, len(self._store)):
+                self._compact()
+
+    def update(self, ids: Sequence[Id], vectors: ArrayLike | None = None, labels: ArrayLike | None = None) -> None:
+        """Give rows new vectors, new labels, or both."""
+        names = list(ids)
+        moved = None if vectors is None else checked_vectors(vectors, self.dim)
+        named = None if labels is None else checked_labels(labels, len(names))
+        if moved is not None and len(moved) != len(names):
+            raise InvalidInput(f"{len(names)} ids, but {len(moved)} vectors")
+        with self._lock.write():
+            rows = self._store.rows(names)
+            if len(np.unique(rows)) < len(rows):
+                raise InvalidInput("an id may be updated only once in a call")
+            if named is not None:
+                self._store.labels[rows] = named
+            if moved is not None and len(rows):
+                self._store.set_vectors(rows, moved)
+                self._index.replace(self._store.vectors, rows)
+                self._reliability.vanished(rows)
+                self._reliability.appeared(rows, self._store.vectors, self.metric)
+
+    def search(
+        self, queries: ArrayLike, k: int, exclude: Sequence[Id | None] | None = None, *, by_group: bool = True
+    ) -> Neighbors:
+        """The ``min(k, len)`` nearest rows of each query, nearest first; ties go to the row added first.
+
+        Args:
+            queries: (q, dim), finite.
+            k: From 1 to 2^31 - 1.
+            exclude: (q,) for each query an id to leave out, or None; the rows of its group are left out too.
+            by_group: Whether they are.
+        """
+        asked = checked_vectors(queries, self.dim)
+        k = checked_k(k)
+        with self._lock.read():
+            leave_out = None if exclude is None else self._pairs(exclude, len(asked), by_group)
+            return self._search(asked, k, leave_out)
+
+    def reliability(self, rows: ArrayLike, leaving_out: ArrayLike | None = None) -> NDArray[np.float64]:
+        """For each row, (agreements + 1) / (judges + 2): how many of its own 10 nearest carry its label.
+
+        Args:
+            rows: Any shape.
+            leaving_out: Rows that broadcast against ``rows``: their votes, and those of their group, are not
+                counted. A training query must leave itself out, or its label leaks to its neighbors.
+        """
+        at = self._checked_rows(rows)
+        with self._lock.write():  # what is stale is looked up and stored
+            near = self._reliability.near(at.ravel(), self._store.capacity, self._nearest_others)
+            near = near.reshape(*at.shape, NEIGHBORS)
+            judges = near >= 0
+            labels, groups = self._store.labels, self._store.groups
+            agree = labels[near] == labels[at][..., None]
+            if leaving_out is not None:
+                out = np.broadcast_to(self._checked_rows(leaving_out), at.shape)[..., None]
+                judges &= (near != out) & ~((groups[near] == groups[out]) & (groups[out] >= 0))
+        return smoothed(agree, judges)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a folder: whole, or not at all. Removed rows are not in it."""
+        write_folder(path, "bank", self.to_files())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: str = "cpu") -> Self:
+        """Read a folder that :meth:`save` wrote; checks every file before it parses any."""
+        return cls.from_files(read_folder(path, "bank"), device)
+
+    def to_files(self) -> dict[str, bytes]:
+        """The bank as the content of a few files."""
+        with self._lock.write():
+            if len(self._store) < self._store.capacity:
+                self._compact()
+            about = {"index": self.index, "metric": self.metric, "dim": self.dim}
+            files = {"bank.json": json.dumps(about).encode(), **self._store.to_files()}
+            content = self._index.to_bytes()
+        return files if content is None else {**files, "index.faiss": content}
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes], device: str = "cpu") -> Self:
+        """What :meth:`to_files` made."""
+        try:
+            about = parse_json(files["bank.json"], "bank.json")
+            bank = cls(about["dim"], index=about["index"], metric=about["metric"], device=device)
+        except (KeyError, TypeError, InvalidInput) as broken:
+            raise CorruptModel(f"bank.json does not describe a bank: {broken}") from broken
+        bank._store = Store.from_files(files)
+        if bank._store.dim != bank.dim:
+            raise CorruptModel(f"bank.json says {bank.dim} dimensions, rows.json {bank._store.dim}")
+        if "index.faiss" in files:
+            bank._index.from_bytes(files["index.faiss"], bank._store.vectors)  # type: ignore[attr-defined]
+        else:
+            bank._index.rebuild(bank._store.vectors)
+        return bank
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"files": self.to_files(), "device": self.device}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(MemoryBank.from_files(state["files"], state["device"]).__dict__)
+
+    def _search(self, asked: NDArray[Any], k: int, leave_out: Tensor | None) -> Neighbors:
+        store = self._store
+        k = min(k, len(store))
+        if k == 0 or len(asked) == 0:
+            empty = np.empty((len(asked), k))
+            return Neighbors(empty.astype(np.int64), empty.astype(np.int64), empty, empty > 0, None, store.names)
+        found = self._index.search(asked, k, leave_out)
+        rows, gaps = found.rows.numpy(), found.distances.numpy()
+        if rows.shape[1] < k:  # an approximate index may come back with less
+            short = ((0, 0), (0, k - rows.shape[1]))
+            rows = np.pad(rows, short, constant_values=NO_ROW)
+            gaps = np.pad(gaps, short, constant_values=np.inf)
+        is_found = rows != NO_ROW
+        at = np.where(is_found, rows, 0)
+        labels = np.where(is_found, store.labels[at], NO_ROW)
+        weights = store.weights[at] if store.weighted else None
+        return Neighbors(rows, labels, gaps, is_found, weights, store.names)
+
+    def _pairs(self, exclude: Sequence[Id | None], queries: int, by_group: bool) -> Tensor:
+        """(pairs, 2) of (query, row) to leave out."""
+        if isinstance(exclude, str) or len(exclude) != queries:
+            raise InvalidInput(f"exclude must hold an id or None for each of {queries} queries")
+        asking = [at for at, name in enumerate(exclude) if name is not None]
+        rows = self._store.rows([name for name in exclude if name is not None])
+        groups = np.full(queries, -1)
+        groups[asking] = self._store.groups[rows]
+        pairs = torch.from_numpy(np.stack([np.asarray(asking, np.int64), rows], axis=1))
+        if not by_group or (groups < 0).all():
+            return pairs
+        return torch.cat([pairs, same_group(torch.from_numpy(groups), torch.from_numpy(self._store.groups))])
+
+    def _nearest_others(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        names = [self._store.names[row] for row in rows.tolist()]
+        leave_out = self._pairs(names, len(rows), by_group=True)
+        near = self._search(self._store.vectors[rows], NEIGHBORS, leave_out)
+        return np.where(near.found, near.rows, -1), near.distances
+
+    def _compact(self) -> None:
+        self._store.compact()
+        self._index.rebuild(self._store.vectors)
+        self._reliability.forget()
+
+    def _checked_rows(self, rows: ArrayLike) -> NDArray[np.int64]:
+        at = np.asarray(rows)
+        if at.size == 0:
+            return at.astype(np.int64)
+        if at.dtype.kind not in "iu":
+            raise InvalidInput(f"rows are integers, got dtype {at.dtype}")
+        low, high = int(at.min()), int(at.max())
+        if low < 0 or high >= self._store.capacity or not self._store.alive[at].all():
+            raise InvalidInput(f"no such row in the bank: rows {low} to {high} asked for, {len(self)} held")
+        return at.astype(np.int64)
+
+
+def checked_k(k: int) -> int:
+    """``k`` as an int from 1 to 2^31 - 1."""
+    try:
+        value = operator.index(k)
+    except TypeError:
+        value = 0
+    if isinstance(k, bool) or not 1 <= value <= MAX_K:
+        raise InvalidInput(f"k must be an integer from 1 to {MAX_K}, got {k!r}")
+    return value
+
+
+def _made(index: str, dim: int, metric: Metric, device: str) -> Index:
+    if index == "exact":
+        return ExactIndex(dim, metric, device)
+    from attnknn.bank import faiss  # slow to import, and optional
+
+    kinds = {"flat": faiss.FlatIndex, "hnsw": faiss.HnswIndex, "ivf": faiss.IvfIndex}
+    return kinds[index](dim, metric)

@@ -1,0 +1,81 @@
+"""How far a stored label can be trusted: the share of a row's own neighbors that carry it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attnknn.ops.similarity import Metric, distance_matrix
+
+NEIGHBORS: Final = 10
+"""How many of its own nearest rows judge a row."""
+
+Search = Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.float64]]]
+
+
+class Reliability:
+    """The nearest rows of each row, kept up to date: after an edit only the rows concerned are looked up again.
+
+    Only who the neighbors are is stored. Labels are read when asked, so a relabeling needs no new search.
+    """
+
+    def __init__(self) -> None:
+        self._near = np.empty((0, NEIGHBORS), np.int64)  # -1 where there are fewer
+        self._radius = np.empty(0)
+        self._fresh = np.empty(0, np.bool_)
+
+    def forget(self) -> None:
+        """Start over: rows have new numbers."""
+        self.__init__()  # type: ignore[misc]
+
+    def appeared(self, rows: NDArray[np.int64], vectors: NDArray[Any], metric: Metric) -> None:
+        """These rows are new or have moved: whoever is nearer to them than to its last neighbor is stale."""
+        known = len(self._fresh)
+        if not self._fresh.any():
+            return
+        self._fresh[rows[rows < known]] = False
+        if len(rows) > known:
+            self._fresh[:] = False
+            return
+        kept = np.flatnonzero(self._fresh)
+        for start in range(0, len(kept), 4096):
+            part = kept[start : start + 4096]
+            held = torch.from_numpy(vectors[part].astype(np.float64))
+            gaps = distance_matrix(held, torch.from_numpy(vectors[rows].astype(np.float64)), metric)
+            self._fresh[part[gaps.amin(dim=1).numpy() <= self._radius[part]]] = False
+
+    def vanished(self, rows: NDArray[np.int64]) -> None:
+        """These rows are gone, or no longer where they were."""
+        if self._fresh.any():
+            self._fresh[np.isin(self._near, rows).any(axis=1)] = False
+
+    def near(self, rows: NDArray[np.int64], capacity: int, search: Search) -> NDArray[np.int64]:
+        """(rows, NEIGHBORS) of each row's nearest, -1 where there are fewer; searches only what is stale."""
+        self._grow(capacity)
+        stale = np.unique(rows[~self._fresh[rows]])
+        if len(stale):
+            found, gaps = search(stale)
+            width = found.shape[1]
+            self._near[stale] = -1
+            self._near[stale, :width] = found
+            full = width == NEIGHBORS
+            self._radius[stale] = np.where(found[:, -1] >= 0, gaps[:, -1], np.inf) if full else np.inf
+            self._fresh[stale] = True
+        return self._near[rows]
+
+    def _grow(self, capacity: int) -> None:
+        more = capacity - len(self._fresh)
+        if more > 0:
+            self._near = np.concatenate([self._near, np.full((more, NEIGHBORS), -1)])
+            self._radius = np.concatenate([self._radius, np.full(more, np.inf)])
+            self._fresh = np.concatenate([self._fresh, np.zeros(more, np.bool_)])
+
+
+def smoothed(agree: NDArray[np.bool_], judges: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """(agreements + 1) / (judges + 2) over the last axis: never 0, so its logarithm is finite."""
+    result: NDArray[np.float64] = ((agree & judges).sum(axis=-1) + 1.0) / (judges.sum(axis=-1) + 2.0)
+    return result

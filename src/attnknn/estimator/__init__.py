@@ -1,0 +1,5 @@
+"""The classifier."""
+
+from attnknn.estimator.classifier import AttnKNNClassifier
+
+__all__ = ["AttnKNNClassifier"]

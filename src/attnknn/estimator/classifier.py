@@ -1,0 +1,364 @@
+"""AttnKNNClassifier: embed, search, weigh, vote and calibrate behind scikit-learn's face."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+
+from attnknn.attend import Weighting
+from attnknn.bank import Id, MemoryBank
+from attnknn.data import duplicate_groups
+from attnknn.embed import EMBEDDERS, Embedder
+from attnknn.errors import InvalidInput
+from attnknn.estimator import saved
+from attnknn.estimator.inputs import checked_labels, checked_rows, codes_of
+from attnknn.estimator.options import check_options, search_device, search_index, search_metric
+from attnknn.estimator.voter import Floats, Voter, fit_voter
+from attnknn.predict import Answer, Explanation, Explanations, Reason
+
+
+class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Nearest neighbors that weigh, vote with calibrated probabilities, explain themselves and can be edited.
+
+    Args:
+        n_neighbors: Neighbors per prediction; ``"auto"`` takes the smallest of 1, 2, 4, ..., all whose
+            leave-one-out NLL is within one standard error of the best (kept in ``n_neighbors_``).
+        weights: ``"uniform"``; ``"distance"`` (1 / distance, as scikit-learn); ``"softmax"`` (of a fitted scale
+            times the similarity); ``"reliability"`` (softmax that trusts neighbors whose own neighbors agree).
+        embedder: ``"standardize"`` (scaled numbers, one-hot categories, missing values) or ``"identity"``.
+        metric: ``"l2"``, ``"cosine"``, ``"ip"``; ``"auto"`` is cosine for given vectors of length 1, else l2.
+        index: ``"exact"``, ``"flat"``, ``"hnsw"``, ``"ivf"``; ``"auto"`` is exact below 100,000 rows, from there
+            on HNSW where FAISS is installed.
+        calibration: ``"density"``, ``"temperature"``, ``"isotonic"``, ``"prior"`` (prior mass alone), or None for
+            the bare vote; ``"auto"`` is density from 200 rows on, below that temperature.
+        n_estimators: Trained members to average; the untrained weights have one.
+        class_weight: None, ``"balanced"``, or a dict of label to factor.
+        attention: Options of learned attention; the untrained weights take none.
+        training: Options of training; the untrained weights take none.
+        validation_fraction: Share of the rows whose leave-one-out predictions fit k, scale and calibration;
+            never fewer than 2,000 rows, or all.
+        device: Where exact search runs: ``"cpu"``, ``"cuda"``, ``"mps"``; ``"auto"`` is the best there is.
+        random_state: Seed of what is drawn.
+        verbose: Above 0, ``fit`` prints what it chose.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = AttnKNNClassifier(random_state=0).fit(X, y)
+    >>> int(model.predict(X[:1])[0])
+    0
+    >>> int(model.explain(X[:1])[0].neighbors[0].label)
+    0
+    """
+
+    def __init__(
+        self,
+        n_neighbors: int | str = "auto",
+        *,
+        weights: str = "softmax",
+        embedder: str = "standardize",
+        metric: str = "auto",
+        index: str = "auto",
+        calibration: str | None = "auto",
+        n_estimators: int = 1,
+        class_weight: Any = None,
+        attention: Any = None,
+        training: Any = None,
+        validation_fraction: float = 0.1,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.weights = weights
+        self.embedder = embedder
+        self.metric = metric
+        self.index = index
+        self.calibration = calibration
+        self.n_estimators = n_estimators
+        self.class_weight = class_weight
+        self.attention = attention
+        self.training = training
+        self.validation_fraction = validation_fraction
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        *,
+        ids: Sequence[Id] | None = None,
+        groups: ArrayLike | None = None,
+        classes: ArrayLike | None = None,
+    ) -> Self:
+        """Learn from labelled rows.
+
+        Args:
+            X: Frame (pandas or polars; any mix of columns, missing values allowed) or numeric array.
+            y: Labels: integers, booleans or strings.
+            sample_weight: How much each row counts.
+            ids: Names for the rows, to edit and explain by; numbered from 0 when left out.
+            groups: Rows that must not judge each other when k, scale and calibration are fitted; rows that
+                are exact duplicates when left out.
+            classes: All labels there may ever be, when ``y`` does not show them all.
+        """
+        options = check_options(self)
+        self.fitted_on_frame_ = False
+        rows = checked_rows(self, X, reset=True)
+        labels = checked_labels(y)
+        if len(labels) != len(rows):
+            raise InvalidInput(
+                f"Found input variables with inconsistent numbers of samples: {[len(rows), len(labels)]}"
+            )
+        self.classes_ = np.unique(labels if classes is None else np.concatenate([labels, np.asarray(classes)]))
+        codes = codes_of(labels, self.classes_)
+        self.embedder_: Embedder = EMBEDDERS[options.embedder]().fit(rows)
+        vectors = self.embedder_.transform(rows)
+        bank = MemoryBank(
+            self.embedder_.dim,
+            index=search_index(self.index, len(vectors)),
+            metric=search_metric(self.metric, options.embedder, vectors),
+            device=search_device(self.device),
+        )
+        apart = duplicate_groups(vectors) if groups is None else groups
+        bank.add(vectors, codes, ids=ids, groups=apart, weights=self._sample_weight(sample_weight, rows))
+        voter = Voter(bank, len(self.classes_), self._class_weight(labels), Weighting(options.weights), k=1)
+        random = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        self.voter_, self.tuning_ = fit_voter(
+            voter, k=options.k, calibration=self.calibration, fraction=self.validation_fraction, random=random
+        )
+        if self.verbose:
+            print(self._chosen())
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Fit on the first call; on later ones add the rows and keep everything that was fitted."""
+        if not hasattr(self, "voter_"):
+            return self.fit(X, y, sample_weight, classes=classes)
+        self.add(X, y, classes=classes, sample_weight=sample_weight)
+        return self
+
+    def add(
+        self,
+        X: Any,
+        y: Any,
+        ids: Sequence[Id] | None = None,
+        *,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> list[Id]:
+        """Teach new examples at once, without retraining; returns their ids.
+
+        A label that the model does not know is refused unless ``classes`` names it.
+        """
+        check_is_fitted(self)
+        rows = checked_rows(self, X, reset=False)
+        labels = checked_labels(y)
+        if len(labels) != len(rows):
+            raise InvalidInput(f"{len(rows)} rows, but {len(labels)} labels")
+        known = self._known_with(classes)
+        codes = codes_of(labels, known)
+        vectors = self.embedder_.transform(rows)
+        weights = self._sample_weight(sample_weight, rows)
+        self._extend_classes(known)
+        return self.voter_.bank.add(vectors, codes, ids=ids, weights=weights)
+
+    def remove(self, ids: Iterable[Id]) -> None:
+        """Forget examples at once, without retraining."""
+        check_is_fitted(self)
+        self.voter_.bank.remove(ids)
+
+    def relabel(self, ids: Sequence[Id], y: Any) -> None:
+        """Correct the labels of examples at once, without retraining."""
+        check_is_fitted(self)
+        labels = codes_of(checked_labels(y), self.classes_)
+        self.voter_.bank.update(ids, labels=labels)
+
+    def predict_proba(self, X: Any) -> Floats:
+        """(rows, classes) calibrated probabilities, in the order of ``classes_``."""
+        vectors = self._embedded(X)
+        return self.voter_.probabilities(vectors)
+
+    def predict(self, X: Any, abstain_below: float | None = None, abstain_label: Any = None) -> NDArray[Any]:
+        """The most probable label of each row.
+
+        Args:
+            X: Rows.
+            abstain_below: Answer ``abstain_label`` where the highest probability is below this.
+            abstain_label: What to answer then.
+        """
+        chances = self.predict_proba(X)
+        predicted: NDArray[Any] = self.classes_[chances.argmax(axis=1)]
+        if abstain_below is None:
+            return predicted
+        unsure = chances.max(axis=1, initial=0.0) < abstain_below
+        label = np.asarray(abstain_label)
+        if abstain_label is None or label.dtype.kind != predicted.dtype.kind:
+            predicted = predicted.astype(object)
+        elif label.dtype.kind == "U":
+            predicted = predicted.astype(np.promote_types(label.dtype, predicted.dtype))
+        predicted[unsure] = abstain_label
+        return predicted
+
+    def abstention_threshold(self, X: Any, y: Any, *, max_error: float) -> float:
+        """The lowest confidence to demand so that, on these rows, at most ``max_error`` of the answers are wrong.
+
+        Use it as ``predict(X, abstain_below=threshold)``. Infinite when even the surest answers are wrong too
+        often: then abstain always.
+        """
+        if not 0 <= max_error <= 1:
+            raise InvalidInput(f"max_error must be from 0 to 1, got {max_error}")
+        chances = self.predict_proba(X)
+        confidence = chances.max(axis=1)
+        wrong = self.classes_[chances.argmax(axis=1)] != checked_labels(y)
+        order = np.argsort(-confidence, kind="stable")
+        errors = np.cumsum(wrong[order]) / np.arange(1, len(order) + 1)
+        last_of_tie = np.append(np.diff(confidence[order]) != 0, True)
+        fine = np.flatnonzero((errors <= max_error) & last_of_tie)
+        return float(confidence[order][fine[-1]]) if len(fine) else float("inf")
+
+    def kneighbors(
+        self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
+    ) -> NDArray[np.int64] | tuple[Floats, NDArray[np.int64]]:
+        """Distances and rows of the nearest examples, as scikit-learn's method; without ``X``, of the examples.
+
+        Rows count the examples in the order they were added; they shift when examples are removed.
+        """
+        check_is_fitted(self)
+        bank = self.voter_.bank
+        k = self.n_neighbors_ if n_neighbors is None else n_neighbors
+        if X is None:
+            near = bank.search(bank.vectors(bank.live), k, exclude=bank.ids, by_group=False)
+            if len(bank) <= near.k:  # an example has one neighbor fewer than there are examples
+                near = replace(near, rows=near.rows[:, :-1], distances=near.distances[:, :-1])
+        else:
+            near = bank.search(self._embedded(X), k)
+        rows = np.searchsorted(bank.live, near.rows)
+        return (near.distances, rows) if return_distance else rows
+
+    def explain(self, X: Any) -> Explanations:
+        """For each row the neighbors, their weights, and what each class got from them."""
+        vectors = self._embedded(X)
+        prior = self.voter_.prior
+        each: list[Explanation] = []
+        for said in self.voter_.answers(vectors):
+            each.extend(self._explained(said, prior))
+        return Explanations(each)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder that :meth:`load` reads: whole, or not at all."""
+        check_is_fitted(self)
+        saved.write(folder, self)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], device: str | None = None) -> Self:
+        """Read a folder that :meth:`save` wrote; runs no code from it.
+
+        Args:
+            folder: The folder.
+            device: Where to search, when not where it was.
+        """
+        model: Self = saved.read(folder, cls, device)
+        return model
+
+    @property
+    def n_neighbors_(self) -> int:
+        """Neighbors per prediction, as chosen or given."""
+        return min(self.voter_.k, max(1, len(self.voter_.bank)))
+
+    @property
+    def bank_(self) -> MemoryBank:
+        """The examples."""
+        return self.voter_.bank
+
+    def search_device(self) -> str:
+        """The device that ``device`` means on this machine."""
+        return search_device(self.device)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "voter_")
+
+    def _embedded(self, X: Any) -> NDArray[Any]:
+        check_is_fitted(self)
+        vectors: NDArray[Any] = self.embedder_.transform(checked_rows(self, X, reset=False))
+        return vectors
+
+    def _sample_weight(self, sample_weight: ArrayLike | None, rows: Any) -> Floats | None:
+        if sample_weight is None:
+            return None
+        weights: Floats = _check_sample_weight(sample_weight, np.empty((len(rows), 1)), ensure_non_negative=True)
+        if len(weights) and weights.sum() <= 0:
+            raise InvalidInput("sample_weight must not be zero for every row")
+        return weights
+
+    def _class_weight(self, labels: NDArray[Any]) -> Floats:
+        if self.class_weight is None:
+            return np.ones(len(self.classes_))
+        present = np.unique(labels)
+        weight = compute_class_weight(self.class_weight, classes=present, y=labels)
+        each = np.ones(len(self.classes_))
+        each[codes_of(present, self.classes_)] = weight
+        return each
+
+    def _known_with(self, classes: ArrayLike | None) -> NDArray[Any]:
+        return self.classes_ if classes is None else np.union1d(self.classes_, checked_labels(classes))
+
+    def _extend_classes(self, known: NDArray[Any]) -> None:
+        if len(known) == len(self.classes_):
+            return
+        place = codes_of(self.classes_, known)
+        weight = np.ones(len(known))
+        weight[place] = self.voter_.class_weight
+        bank = self.voter_.bank
+        bank.update(bank.ids, labels=place[bank.labels(bank.live)])
+        self.voter_ = replace(self.voter_, classes=len(known), class_weight=weight)
+        self.classes_ = known
+
+    def _explained(self, said: Answer, prior: Floats) -> Iterable[Explanation]:
+        chances = self.voter_.finished(said, prior)
+        heat = self.voter_.temperatures(said.density)
+        weights, evidence = said.weights.numpy(), said.evidence.numpy()
+        labels = self.classes_.tolist()
+        for at in range(len(said.near)):
+            order = np.argsort(-weights[at], kind="stable")
+            order = order[said.near.found[at, order]]
+            rows = self.embedder_.describe(self.voter_.bank.vectors(said.near.rows[at, order]))
+            yield Explanation(
+                prediction=labels[int(chances[at].argmax())],
+                probabilities=dict(zip(labels, chances[at].tolist(), strict=True)),
+                evidence=dict(zip(labels, evidence[at].tolist(), strict=True)),
+                prior=dict(zip(labels, prior.tolist(), strict=True)),
+                prior_mass=self.voter_.mass,
+                temperature=None if heat is None else float(heat[at]),
+                neighbors=tuple(
+                    Reason(
+                        id=said.near.ids[at, place],
+                        label=labels[said.near.labels[at, place]],
+                        distance=float(said.near.distances[at, place]),
+                        weight=float(weights[at, place]),
+                        row=row,
+                    )
+                    for place, row in zip(order.tolist(), rows, strict=True)
+                ),
+            )
+
+    def _chosen(self) -> str:
+        voter = self.voter_
+        return (
+            f"{len(voter.bank)} examples, {len(self.classes_)} classes: k={self.n_neighbors_}, "
+            f"scale={voter.weighting.scale:.4g}, prior mass={voter.mass:.3g}, "
+            f"{voter.calibrator.kind} calibration, {voter.bank.index} {voter.bank.metric} search"
+        )

@@ -1,0 +1,86 @@
+"""What users pass in -> what the embedders take: frames to tables, arrays to finite floats, labels to codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from attnknn.data import Column, Table, as_table, is_frame
+from attnknn.errors import InvalidInput
+
+Rows = Table | NDArray[Any]
+
+
+def checked_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
+    """Rows of a frame as a table, of anything else as a finite float array.
+
+    Names and number of columns are checked as scikit-learn does (``reset`` remembers them).
+    """
+    if is_frame(X):
+        return _checked_frame(estimator, X, reset=reset)
+    array: NDArray[Any] = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32])
+    if not reset and estimator.fitted_on_frame_:
+        names = estimator.feature_names_in_
+        columns = [Column(str(name), "numeric", array[:, at].astype(float)) for at, name in enumerate(names)]
+        return Table(tuple(columns))
+    return array
+
+
+def _checked_frame(estimator: BaseEstimator, frame: Any, *, reset: bool) -> Rows:
+    table = as_table(frame)
+    validate_data(estimator, frame, reset=reset, skip_check_array=True)
+    if reset:
+        estimator.fitted_on_frame_ = True
+        if len(table) == 0:
+            raise InvalidInput(
+                f"Found array with 0 sample(s) (shape={frame.shape}) while a minimum of 1 is required."
+            )
+    elif not estimator.fitted_on_frame_:
+        return _as_array(table)
+    return table
+
+
+def _as_array(table: Table) -> NDArray[np.float64]:
+    """A frame for a model that was fitted on an array: numbers only, nothing missing."""
+    for column in table.columns:
+        if column.kind == "categorical" or column.missing.any():
+            raise InvalidInput(
+                f"the model was fitted on a numeric array; column {column.name!r} is not numeric or lacks values"
+            )
+    return np.column_stack([np.asarray(column.values, np.float64) for column in table.columns])
+
+
+def checked_labels(y: Any) -> NDArray[Any]:
+    """Labels (n,): integers, booleans or strings; nothing missing, nothing continuous."""
+    if y is None:
+        raise ValueError("requires y to be passed, but the target y is None")
+    labels: NDArray[Any] = column_or_1d(y, warn=True)
+    if labels.dtype.kind == "O":
+        missing = [at for at, label in enumerate(labels) if label is None or label != label]
+        if missing:
+            raise InvalidInput(f"{len(missing)} labels are missing, the first in row {missing[0]}")
+        kinds = {str if isinstance(label, str) else type(label) for label in labels}
+        if len(kinds) > 1:
+            raise InvalidInput(f"labels mix types: {', '.join(sorted(kind.__name__ for kind in kinds))}")
+    elif labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise InvalidInput("Input y contains NaN or infinity: a label is missing")
+    check_classification_targets(labels)
+    return labels
+
+
+def codes_of(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+    """Labels as positions in ``classes`` (sorted); refuses one that is not there."""
+    try:
+        at = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1)
+        known = classes[at] == labels
+    except TypeError:  # strings among numbers
+        known = np.zeros(len(labels), np.bool_)
+    if not np.all(known):
+        new = list(dict.fromkeys(labels[~np.asarray(known)].tolist()))[:5]
+        raise InvalidInput(f"labels {new} are not among the classes of the model; pass classes= to allow new ones")
+    return np.asarray(at, np.int64)

@@ -1,0 +1,118 @@
+"""The fitted heart of the classifier: vectors in, calibrated class probabilities and reasons out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attnknn.attend import Weighting
+from attnknn.bank import MemoryBank
+from attnknn.calibrate import Calibrator, DensityTemperature, Identity, Temperature, fit_calibrator
+from attnknn.errors import InvalidInput
+from attnknn.ops import vote
+from attnknn.predict import Answer, answer, answers
+from attnknn.train import Tuning, choose_judges, leave_one_out, loo_prior, tune
+
+Floats = NDArray[np.float64]
+
+DENSITY_FROM = 200
+"""Rows from which ``calibration="auto"`` fits a temperature that follows density."""
+
+
+@dataclass(frozen=True)
+class Voter:
+    """A bank, and all that was fitted to turn its neighbors into probabilities. Classes are integers here."""
+
+    bank: MemoryBank
+    classes: int
+    class_weight: Floats  # (classes,)
+    weighting: Weighting
+    k: int
+    mass: float = 0.0
+    calibrator: Calibrator = field(default_factory=Identity)
+
+    @property
+    def prior(self) -> Floats:
+        """(classes,) weighted class frequencies of the bank as it stands."""
+        live = self.bank.live
+        counts = np.bincount(self.bank.labels(live), self.bank.weights(live), minlength=self.classes)
+        totals = counts * self.class_weight
+        if totals.sum() <= 0:
+            return np.full(self.classes, 1 / self.classes)
+        return np.asarray(totals / totals.sum())
+
+    def answers(self, vectors: NDArray[Any]) -> list[Answer]:
+        """What the bank says, before prior and calibration."""
+        if len(self.bank) == 0:
+            raise InvalidInput("the bank is empty: add examples before predicting")
+        weight = self.class_weight if (self.class_weight != 1).any() else None
+        return list(answers(self.bank, vectors, self.k, self.weighting, self.classes, weight))
+
+    def probabilities(self, vectors: NDArray[Any]) -> Floats:
+        """(rows, classes) calibrated probabilities."""
+        prior = self.prior
+        each = [self.finished(said, prior) for said in self.answers(vectors)]
+        return np.concatenate(each) if each else np.empty((0, self.classes))
+
+    def finished(self, said: Answer, prior: Floats) -> Floats:
+        """Prior and calibration on top of the bank's answer."""
+        votes = vote(said.evidence, torch.from_numpy(prior), self.mass).numpy()
+        return self.calibrator.transform(votes, said.density)
+
+    def temperatures(self, density: Floats) -> Floats | None:
+        """Temperature of each row; None where calibration is not a temperature."""
+        if isinstance(self.calibrator, DensityTemperature):
+            return self.calibrator.temperature(density)
+        value = {Temperature: getattr(self.calibrator, "value", 1.0), Identity: 1.0}.get(type(self.calibrator))
+        return None if value is None else np.full(len(density), value)
+
+
+def fit_voter(
+    voter: Voter, *, k: int | None, calibration: str | None, fraction: float, random: np.random.Generator
+) -> tuple[Voter, Tuning]:
+    """Fit what is free on leave-one-out predictions of the voter's own bank.
+
+    Args:
+        voter: With a filled bank and the kind of weighting.
+        k: Neighbors, or None to choose them.
+        calibration: ``auto``, ``density``, ``temperature``, ``isotonic``, ``prior`` or None.
+        fraction: Share of the rows to predict.
+        random: Draws them.
+    """
+    judges = choose_judges(voter.bank, fraction, random)
+    tuned = tune(
+        voter.bank,
+        voter.weighting,
+        judges,
+        k=k,
+        class_weight=voter.class_weight,
+        calibrated=calibration is not None,
+    )
+    voter = replace(voter, k=tuned.k, weighting=tuned.weighting, mass=tuned.mass)
+    if calibration is None or len(tuned.judges) == 0:
+        return voter, tuned
+    if calibration == "auto":
+        calibration = "density" if len(tuned.judges) >= DENSITY_FROM else "temperature"
+    return replace(voter, calibrator=_calibrated(voter, calibration, tuned.judges)), tuned
+
+
+def _calibrated(voter: Voter, calibration: str, judges: NDArray[np.int64]) -> Calibrator:
+    if calibration == "prior" or voter.classes < 2:
+        return Identity()
+    judges = judges[: max(256, 4_000_000 // voter.k)]
+    near = leave_one_out(voter.bank, judges, voter.k)
+    said = answer(near, voter.bank, voter.weighting, voter.classes, voter.class_weight, judges)
+    prior = torch.from_numpy(loo_prior(voter.bank, judges, voter.class_weight))
+    votes = vote(said.evidence, prior, voter.mass).numpy()
+    labels = voter.bank.labels(judges)
+    importance = voter.bank.weights(judges) * voter.class_weight[labels]
+    # One surprise more than was seen: n right answers in n do not prove certainty.
+    surest = int(votes.max(axis=1).argmax())
+    votes, density = np.vstack([votes, votes[surest]]), np.append(said.density, said.density[surest])
+    labels = np.append(labels, np.argsort(-votes[surest], kind="stable")[1])
+    importance = np.append(importance, importance.mean())
+    return fit_calibrator(calibration, votes, labels, density=density, sample_weight=importance)

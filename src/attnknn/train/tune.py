@@ -1,0 +1,274 @@
+"""Choose k, scale, trust and prior mass by leave-one-out: every row judges the bank without itself.
+
+No row is held back for it. A row never sees itself, its duplicates, or its own vote in the reliability of
+its neighbors and in the prior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from attnknn.attend import Weighting, log_reliability, row_weights
+from attnknn.bank import MemoryBank, Neighbors
+from attnknn.ops.similarity import Metric
+
+Floats = NDArray[np.float64]
+
+FIRST_WIDTH: Final = 64  # neighbors looked at before it is known whether more would help
+MOST_CELLS: Final = 4_000_000  # judges x neighbors held at once
+_MASSES = np.geomspace(1e-4, 10.0, 26)
+_SCALES = 2.0 ** np.arange(-4.0, 8.5)
+_TRUSTS = (0.0, 0.5, 1.0, 2.0, 4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What was chosen, and the evidence: ``curve`` has (k, mean NLL, standard error against the best)."""
+
+    k: int
+    weighting: Weighting
+    mass: float
+    curve: tuple[tuple[int, float, float], ...]
+    judges: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """What the judges see: (judges, width) per neighbor, (judges,) per judge."""
+
+    same: NDArray[np.bool_]  # the neighbor carries the judge's label
+    closeness: Floats  # similarity, relative to the nearest; -inf where there is no neighbor
+    gaps: Floats
+    factor: Floats | None  # sample and class weights of the neighbors
+    trust: Floats | None  # log reliability of the neighbors
+    prior: Floats  # of the judge's own label, without the judge
+    importance: Floats  # of the judge, summing to 1
+
+    def grid(self) -> list[int]:
+        """1, 2, 4, ... and the width itself."""
+        width = self.same.shape[1]
+        return [*(2**power for power in range(width.bit_length()) if 2**power < width), width]
+
+    def spread(self) -> float:
+        """A typical difference in similarity among the first neighbors: the unit in which scales are tried."""
+        near = self.closeness[:, min(16, self.same.shape[1]) - 1]
+        near = -near[np.isfinite(near)]
+        return float(np.median(near)) if len(near) else 0.0
+
+    def same_mass(self, weighting: Weighting, ks: list[int]) -> Floats:
+        """(judges, ks) share of the weight of the k nearest that goes to the judge's label."""
+        raw = self._raw(weighting)
+        at = np.asarray(ks) - 1
+        total = np.cumsum(raw, axis=1)[:, at]
+        right = np.cumsum(np.where(self.same, raw, 0.0), axis=1)[:, at]
+        share: Floats = np.divide(right, total, out=np.zeros_like(right), where=total > 0)
+        return share
+
+    def nearest(self, k: int) -> _Panel:
+        """The same judges with only the k nearest neighbors."""
+        factor = None if self.factor is None else self.factor[:, :k]
+        trust = None if self.trust is None else self.trust[:, :k]
+        first = self.same[:, :k], self.closeness[:, :k], self.gaps[:, :k]
+        return _Panel(*first, factor, trust, self.prior, self.importance)
+
+    def _raw(self, weighting: Weighting) -> Floats:
+        found = np.isfinite(self.closeness)
+        if weighting.kind == "uniform":
+            raw = found.astype(np.float64)
+        elif weighting.kind == "distance":
+            nearest = self.gaps[:, :1]
+            ratio = nearest / np.maximum(self.gaps, np.finfo(np.float64).tiny)
+            raw = np.where(nearest > 0, ratio, self.gaps == 0)
+        else:
+            logits = weighting.scale * self.closeness
+            if self.trust is not None:
+                logits = logits + weighting.trust * self.trust
+                logits -= logits.max(axis=1, keepdims=True, initial=-1e300)
+            raw = np.exp(logits)
+        return raw if self.factor is None else raw * self.factor
+
+
+def choose_judges(bank: MemoryBank, fraction: float, random: np.random.Generator) -> NDArray[np.int64]:
+    """Rows whose leave-one-out predictions are to be used: ``fraction`` of the bank, never fewer than 2,000."""
+    rows = bank.live
+    count = max(2000, round(fraction * len(rows)))
+    if count < len(rows):
+        rows = np.sort(random.choice(rows, count, replace=False))
+    return rows
+
+
+def tune(
+    bank: MemoryBank,
+    weighting: Weighting,
+    judges: NDArray[np.int64],
+    *,
+    k: int | None,
+    class_weight: Floats,
+    calibrated: bool,
+) -> Tuning:
+    """Fit what is free: k when it is None, scale and trust where ``weighting`` has them, the prior mass.
+
+    k is the smallest of 1, 2, 4, ..., all whose NLL is within one standard error (of the paired difference)
+    of the best. Larger values are tried only while they help.
+
+    Args:
+        bank: The labelled rows.
+        weighting: Its kind says what is to be fitted.
+        judges: Rows to predict, each without itself.
+        k: A given number of neighbors, or None.
+        class_weight: (classes,) factors.
+        calibrated: Whether a prior mass is fitted; otherwise the mass is 0.
+    """
+    judges = _able(bank, judges, class_weight)
+    if len(judges) == 0 or len(bank) < 2:
+        return Tuning(min(k or 1, len(bank)), weighting, 0.0 if not calibrated else 1.0, (), judges)
+    width = min(k or FIRST_WIDTH, len(bank))
+    while True:
+        panel = _panel(bank, weighting, judges[: max(256, MOST_CELLS // width)], width, class_weight)
+        ks = panel.grid() if k is None else [width]
+        losses, settings = _fit_grid(panel, weighting, ks)
+        best = int(losses.mean_.argmin())
+        if k is not None or best < len(ks) - 1 or width == len(bank):
+            break
+        width = min(4 * width, len(bank))
+    chosen = losses.smallest_within_one_error()
+    weighting, mass = _refined(panel, settings[chosen], ks[chosen])
+    curve = tuple((at, float(m), float(e)) for at, m, e in zip(ks, losses.mean_, losses.error_, strict=True))
+    return Tuning(ks[chosen], weighting, mass if calibrated else 0.0, curve, judges)
+
+
+@dataclass(frozen=True, slots=True)
+class _Losses:
+    mean_: Floats  # (ks,) weighted mean NLL
+    error_: Floats  # (ks,) standard error of the difference to the best
+
+    @classmethod
+    def of(cls, each: Floats, importance: Floats) -> _Losses:
+        mean = importance @ each
+        gap = each - each[:, [int(mean.argmin())]]
+        variance = importance**2 @ (gap - importance @ gap) ** 2
+        return cls(mean, np.sqrt(variance))
+
+    def smallest_within_one_error(self) -> int:
+        return int(np.flatnonzero(self.mean_ <= self.mean_.min() + self.error_)[0])
+
+
+def _fit_grid(panel: _Panel, weighting: Weighting, ks: list[int]) -> tuple[_Losses, list[tuple[Weighting, float]]]:
+    """For each k the best setting on a grid, with the losses of the judges under it."""
+    best = np.full(len(ks), np.inf)
+    settings: list[tuple[Weighting, float]] = [(weighting, 1.0)] * len(ks)
+    each = np.zeros((len(panel.prior), len(ks)))
+    for candidate in _candidates(panel, weighting):
+        share = panel.same_mass(candidate, ks)
+        for at in range(len(ks)):
+            mass, loss = _best_mass(share[:, at], panel)
+            if loss < best[at]:
+                best[at], settings[at] = loss, (candidate, mass)
+                each[:, at] = _nll(share[:, at], mass, panel.prior)
+    return _Losses.of(each, panel.importance), settings
+
+
+def _candidates(panel: _Panel, weighting: Weighting) -> Iterator[Weighting]:
+    spread = panel.spread()
+    if not weighting.fitted or spread <= 0 or not np.isfinite(1 / spread):
+        yield weighting
+        return
+    trusts = _TRUSTS if panel.trust is not None else (0.0,)
+    for scale, trust in product(_SCALES / spread, trusts):
+        yield replace(weighting, scale=float(scale), trust=trust)
+
+
+def _best_mass(share: Floats, panel: _Panel) -> tuple[float, float]:
+    chance = (share[:, None] + _MASSES * panel.prior[:, None]) / (1 + _MASSES)
+    losses = -(panel.importance @ np.log(chance))
+    at = int(losses.argmin())
+    return float(_MASSES[at]), float(losses[at])
+
+
+def _nll(share: Floats, mass: float, prior: Floats) -> Floats:
+    result: Floats = -np.log((share + mass * prior) / (1 + mass))
+    return result
+
+
+def _refined(panel: _Panel, setting: tuple[Weighting, float], k: int) -> tuple[Weighting, float]:
+    """Polish scale, trust and mass between the points of the grid."""
+    weighting, mass = setting
+    panel = panel.nearest(k)
+
+    def at(point: Floats) -> tuple[Weighting, float]:
+        scale = float(np.exp(np.clip(point[1], -80, 80))) if weighting.fitted else 1.0
+        trust = float(np.clip(point[2], 0, 20)) if panel.trust is not None else 0.0
+        return replace(weighting, scale=scale, trust=trust), float(np.exp(np.clip(point[0], -14, 7)))
+
+    def loss(point: Floats) -> float:
+        tried, prior_mass = at(point)
+        return float(panel.importance @ _nll(panel.same_mass(tried, [k])[:, 0], prior_mass, panel.prior))
+
+    start = np.array([np.log(mass), np.log(weighting.scale), weighting.trust])
+    simplex = start + np.vstack([np.zeros(3), 0.35 * np.eye(3)])
+    found = minimize(
+        loss, start, method="Nelder-Mead", options={"maxiter": 60, "initial_simplex": simplex, "fatol": 1e-6}
+    )
+    return at(found.x) if found.fun < loss(start) else (weighting, mass)
+
+
+def _able(bank: MemoryBank, judges: NDArray[np.int64], class_weight: Floats) -> NDArray[np.int64]:
+    """Without the rows whose class has no other row: nothing could predict them."""
+    labels = bank.labels(bank.live)
+    totals = np.bincount(labels, bank.weights(bank.live), minlength=len(class_weight))
+    counts = np.bincount(labels, minlength=len(class_weight))
+    own = bank.labels(judges)
+    mine = bank.weights(judges)
+    return judges[(counts[own] > 1) & (totals[own] > mine) & (mine > 0) & (class_weight[own] > 0)]
+
+
+def loo_prior(bank: MemoryBank, judges: NDArray[np.int64], class_weight: Floats) -> Floats:
+    """(judges, classes) class frequencies of the bank without each judge."""
+    live = bank.live
+    totals = class_weight * np.bincount(bank.labels(live), bank.weights(live), minlength=len(class_weight))
+    own = bank.labels(judges)
+    prior = np.tile(totals, (len(judges), 1))
+    prior[np.arange(len(judges)), own] -= class_weight[own] * bank.weights(judges)
+    result: Floats = np.maximum(prior, 0.0) / prior.sum(axis=1, keepdims=True)
+    return result
+
+
+def leave_one_out(bank: MemoryBank, judges: NDArray[np.int64], k: int) -> Neighbors:
+    """The neighbors of rows of the bank, each without itself and its duplicates."""
+    names = bank.names(judges)
+    return bank.search(bank.vectors(judges), k, exclude=names)
+
+
+def _panel(
+    bank: MemoryBank, weighting: Weighting, judges: NDArray[np.int64], width: int, class_weight: Floats
+) -> _Panel:
+    near = leave_one_out(bank, judges, width)
+    own = bank.labels(judges)
+    closeness = _closeness(near, bank.metric)
+    importance = bank.weights(judges) * class_weight[own]
+    prior = loo_prior(bank, judges, class_weight)[np.arange(len(judges)), own]
+    factor = row_weights(near, class_weight if (class_weight != 1).any() else None)
+    trust = log_reliability(near, bank, judges) if weighting.kind == "reliability" else None
+    return _Panel(
+        same=near.labels == own[:, None],
+        closeness=closeness,
+        gaps=near.distances,
+        factor=factor,
+        trust=trust,
+        prior=prior,
+        importance=importance / importance.sum(),
+    )
+
+
+def _closeness(near: Neighbors, metric: Metric) -> Floats:
+    """Similarity relative to the nearest: differences of distances, whatever the metric."""
+    first = np.where(near.found[:, :1], near.distances[:, :1], 0.0)
+    result: Floats = first - near.distances
+    return result
