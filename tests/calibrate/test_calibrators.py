@@ -204,7 +204,16 @@ def test_density_weights_are_recovered():
     assert isinstance(fitted, DensityTemperature)
     assert fitted.w0 == pytest.approx(0.5, abs=0.05)
     assert fitted.w1 == pytest.approx(-0.4, abs=0.05)
-    np.testing.assert_allclose(fitted.temperature(density), np.exp(fitted.w0 + fitted.w1 * z), rtol=1e-9)
+    usual = np.abs(z) < 3.9
+    np.testing.assert_allclose(
+        fitted.temperature(density)[usual], np.exp(fitted.w0 + fitted.w1 * z[usual]), rtol=1e-9
+    )
+
+
+def test_the_temperature_of_a_remote_row_is_that_of_the_edge_of_what_was_fitted():
+    fitted = DensityTemperature(w0=0.0, w1=0.5, mean=-3.0, std=1.0)
+    edge, remote, beyond = fitted.temperature([-7.0, -100.0, -1e9])
+    assert edge == remote == beyond
 
 
 @unhurried

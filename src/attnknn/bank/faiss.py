@@ -79,7 +79,12 @@ class FlatIndex:
         if fetch == 0:
             nothing = torch.full((len(queries), 0), NO_ROW)
             return TopK(nothing, nothing.double())
-        positions = self._positions(self._seen(queries), fetch)
+        seen = self._seen(queries)
+        positions = self._positions(seen, fetch)
+        there = self._index.ntotal if self._live is None else int((self._row_of.values != NO_ROW).sum())
+        short = np.flatnonzero((positions >= 0).sum(axis=1) < min(fetch, there))
+        if len(short):  # what is masked stood in the way, or the cells visited hold too few
+            positions[short] = self._positions(seen[short], fetch, exhaustive=True)
         rows = np.where(positions < 0, NO_ROW, self._row_of.values[positions])
         candidates = _without(torch.from_numpy(rows), leave_out)
         vectors = torch.from_numpy(self._vectors)
@@ -107,11 +112,21 @@ class FlatIndex:
     def _outgrown(self, rows: int) -> bool:
         return False
 
-    def _positions(self, seen: NDArray[np.float32], fetch: int) -> NDArray[np.int64]:
+    def _positions(
+        self, seen: NDArray[np.float32], fetch: int, exhaustive: bool = False
+    ) -> NDArray[np.int64]:
         live = self._live  # FAISS keeps a bare pointer: hold the bitmap while it searches
         selector = None if live is None else faiss.IDSelectorBitmap(live)
-        found: NDArray[np.int64] = self._index.search(seen, fetch, params=self._options(fetch, selector))[1]
+        index, options = (self._thorough if exhaustive else self._usual)(fetch, selector)
+        found: NDArray[np.int64] = index.search(seen, fetch, params=options)[1]
         return found
+
+    def _usual(self, fetch: int, selector: Any) -> tuple[Any, Any]:
+        return self._index, self._options(fetch, selector)
+
+    def _thorough(self, fetch: int, selector: Any) -> tuple[Any, Any]:
+        """What to search, and how, to find all there is."""
+        return self._usual(fetch, selector)
 
     def _options(self, fetch: int, selector: Any) -> Any:
         return faiss.SearchParameters(sel=selector)
@@ -154,8 +169,13 @@ class HnswIndex(FlatIndex):
     def _options(self, fetch: int, selector: Any) -> Any:
         return faiss.SearchParametersHNSW(sel=selector, efSearch=max(self.SEARCH_EFFORT, 2 * fetch))
 
+    def _thorough(self, fetch: int, selector: Any) -> tuple[Any, Any]:
+        return faiss.downcast_index(self._index.storage), faiss.SearchParameters(sel=selector)
+
     def to_bytes(self) -> bytes:
-        """The graph: it takes longer to build than to read."""
+        """The graph: it takes longer to build than to read. The places that moved rows left are not in it."""
+        if self._index.ntotal > len(self._vectors):
+            self.rebuild(self._vectors)
         return bytes(faiss.serialize_index(self._index).tobytes())
 
     def from_bytes(self, content: bytes, vectors: NDArray[Any]) -> None:
@@ -169,8 +189,9 @@ class HnswIndex(FlatIndex):
         self._start_over(0)
         self._index = index
         self._vectors = vectors
-        if self.metric == "l2":
-            self._center = vectors.mean(axis=0, dtype=np.float64)
+        if self.metric == "l2" and len(vectors):  # the center of when the graph was built
+            stored = faiss.downcast_index(index.storage).reconstruct_n(0, len(vectors))
+            self._center = (vectors - stored.astype(np.float64)).mean(axis=0)
         self._row_of.extend(np.arange(len(vectors)))
         self._position_of.extend(np.arange(len(vectors)))
 
@@ -203,6 +224,11 @@ class IvfIndex(FlatIndex):
         if self._learned < self.SMALLEST:
             return super()._options(fetch, selector)
         return faiss.SearchParametersIVF(sel=selector, nprobe=max(8, self._index.nlist // 4))
+
+    def _thorough(self, fetch: int, selector: Any) -> tuple[Any, Any]:
+        if self._learned < self.SMALLEST:
+            return super()._thorough(fetch, selector)
+        return self._index, faiss.SearchParametersIVF(sel=selector, nprobe=self._index.nlist)
 
 
 def _without(rows: Tensor, leave_out: Tensor | None) -> Tensor:

@@ -52,8 +52,10 @@ def write_folder(path: str | os.PathLike[str], kind: str, files: Mapping[str, by
                     _write(target, content)
             _commit(folder, {"attnknn": "folder", "kind": kind, "format": FORMAT, "files": entries})
         except BaseException:
+            committed = _named_by(folder / MANIFEST)  # an interrupt may come after the rename
             for target in written:
-                target.unlink(missing_ok=True)
+                if target.name not in committed:
+                    target.unlink(missing_ok=True)
             raise
         _sweep(folder, before | {str(entry["file"]) for entry in entries.values()})
 
@@ -100,7 +102,7 @@ def _manifest(content: bytes, folder: Path, kind: str) -> dict[str, Any]:
 
 def _checked(folder: Path, entry: Mapping[str, Any]) -> bytes:
     target = folder / str(entry["file"])
-    if target.name != entry["file"]:
+    if target.name != entry["file"] or not _OURS.fullmatch(target.name):
         raise CorruptModel(f"{folder / MANIFEST}: {entry['file']!r} is not a plain file name")
     content = _read(target, folder)
     if len(content) != entry["bytes"]:

@@ -91,6 +91,7 @@ class MemoryBank:
         self._index = _made(index, self.dim, self.metric, device)
         self._reliability = Reliability()
         self._lock = ReadersWriterLock()
+        self._label_weights: NDArray[np.float64] | None = None  # kept until the next edit
 
     def __len__(self) -> int:
         return len(self._store)
@@ -122,6 +123,16 @@ class MemoryBank:
         """The weights of some rows."""
         with self._lock.read():
             return self._store.weights[self._checked_rows(rows)].copy()  # type: ignore[no-any-return]
+
+    def label_weights(self, classes: int) -> NDArray[np.float64]:
+        """(classes,) the summed weights of the rows of each label."""
+        with self._lock.read():
+            held = self._label_weights
+            if held is None or len(held) < classes:
+                alive = self._store.alive
+                held = np.bincount(self._store.labels[alive], self._store.weights[alive], minlength=classes)
+                self._label_weights = held
+            return held[:classes].copy()
 
     def vectors(self, rows: ArrayLike) -> NDArray[Any]:
         """The vectors of some rows, as they were given."""
@@ -170,6 +181,7 @@ class MemoryBank:
         named = checked_labels(labels, count)
         rest = checked_groups(groups, count), checked_weights(weights, count), checked_metadata(metadata, count)
         with self._lock.write():
+            self._label_weights = None
             start = self._store.capacity
             names = self._store.append(checked, named, ids, *rest)
             if count:
@@ -182,6 +194,7 @@ class MemoryBank:
         """Forget rows; all of them or, if an id is unknown, none."""
         with self._lock.write():
             rows = np.unique(self._store.rows(ids))
+            self._label_weights = None
             self._store.forget(rows)
             self._index.hide(rows)
             self._reliability.vanished(rows)
@@ -199,6 +212,7 @@ class MemoryBank:
             rows = self._store.rows(names)
             if len(np.unique(rows)) < len(rows):
                 raise InvalidInput("an id may be updated only once in a call")
+            self._label_weights = None
             if named is not None:
                 self._store.labels[rows] = named
             if moved is not None and len(rows):
@@ -218,7 +232,7 @@ class MemoryBank:
             exclude: (q,) for each query an id to leave out, or None; the rows of its group are left out too.
             by_group: Whether they are.
         """
-        asked = checked_vectors(queries, self.dim)
+        asked = np.require(checked_vectors(queries, self.dim), requirements="W")  # torch takes no other
         k = checked_k(k)
         with self._lock.read():
             leave_out = None if exclude is None else self._pairs(exclude, len(asked), by_group)
@@ -232,8 +246,8 @@ class MemoryBank:
             leaving_out: Rows that broadcast against ``rows``: their votes, and those of their group, are not
                 counted. A training query must leave itself out, or its label leaks to its neighbors.
         """
-        at = self._checked_rows(rows)
         with self._lock.write():  # what is stale is looked up and stored
+            at = self._checked_rows(rows)
             near = self._reliability.near(at.ravel(), self._store.capacity, self._nearest_others)
             near = near.reshape(*at.shape, NEIGHBORS)
             judges = near >= 0

@@ -52,7 +52,9 @@ class Store:
         return len(self._row_of)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str | int) and _key(name) in self._row_of
+        if isinstance(name, bool) or not isinstance(name, str | int | np.integer):
+            return False
+        return _key(_checked_id(name)) in self._row_of
 
     @property
     def capacity(self) -> int:
@@ -131,7 +133,7 @@ class Store:
             "dim": self.dim,
             "next_id": self._next_id,
             "ids": [self.names[row] for row in kept],
-            "metadata": [self.metadata[row] for row in kept] if any(self.metadata) else None,
+            "metadata": [self.metadata[row] for row in kept] if any(held is not None for held in self.metadata) else None,
         }
         return {"rows.safetensors": save_tensors(tensors), "rows.json": json.dumps(rows).encode()}
 

@@ -27,7 +27,7 @@ COLDEST, HOTTEST = 0.05, 20.0
 LOG_RANGE = (float(np.log(COLDEST)), float(np.log(HOTTEST)))
 RIDGE = 1e-4  # on w1: decides only where the data do not
 SMALLEST_GAIN = 1e-12  # in mean NLL; below it two temperatures are equally good
-FARTHEST = 1e6  # standard deviations, so that w1 * z cannot overflow
+FARTHEST = 4.0  # standard deviations: beyond the rows it was fitted on, T stays as at their edge
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,50 @@
-"""."""
+"""The command line: one file for each command. Slow imports wait until a command runs."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Annotated
+
+import typer
+
+from attnknn.cli import bank, data, demo, evaluate, explain, fit, predict, screen
+from attnknn.cli.errors import Commands
+
+app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+app.command("demo")(demo.demo)
+app.command("fit")(fit.fit)
+app.command("predict")(predict.predict)
+app.command("evaluate")(evaluate.evaluate)
+app.command("explain")(explain.explain)
+app.add_typer(bank.app, name="bank")
+app.add_typer(data.app, name="data")
+
+
+@app.callback(invoke_without_command=True)
+@screen.examples(
+    "attnknn demo",
+    "attnknn fit people.csv --target income --out people-model",
+    "attnknn predict people-model new.csv --out answers.csv",
+    "attnknn explain people-model new.csv --row 3",
+)
+def attnknn(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """A classifier that answers with real examples: nearest neighbors, honest probabilities, reasons, edits.
+
+    Results go to stdout, everything else to stderr. Every command exits with 2 for bad input.
+    """
+    if version:
+        from attnknn import __version__
+
+        print(f"attnknn {__version__}")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+
+
+def main() -> None:
+    """Run the command line."""
+    warnings.showwarning = screen.warned
+    app(prog_name="attnknn")

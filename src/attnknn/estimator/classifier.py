@@ -173,8 +173,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         codes = codes_of(labels, known)
         vectors = self.embedder_.transform(rows)
         weights = self._sample_weight(sample_weight, rows)
-        self._extend_classes(known)
-        return self.voter_.bank.add(vectors, codes, ids=ids, weights=weights)
+        before = self.voter_.bank.ids
+        added = self.voter_.bank.add(vectors, codes, ids=ids, weights=weights)  # what is refused changes nothing
+        self._extend_classes(known, before)
+        return added
 
     def remove(self, ids: Iterable[Id]) -> None:
         """Forget examples at once, without retraining."""
@@ -204,11 +206,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         predicted: NDArray[Any] = self.classes_[chances.argmax(axis=1)]
         if abstain_below is None:
             return predicted
+        if np.isnan(abstain_below):
+            raise InvalidInput("abstain_below is NaN")
         unsure = chances.max(axis=1, initial=0.0) < abstain_below
         label = np.asarray(abstain_label)
         if abstain_label is None or label.dtype.kind != predicted.dtype.kind:
             predicted = predicted.astype(object)
-        elif label.dtype.kind == "U":
+        else:
             predicted = predicted.astype(np.promote_types(label.dtype, predicted.dtype))
         predicted[unsure] = abstain_label
         return predicted
@@ -221,9 +225,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if not 0 <= max_error <= 1:
             raise InvalidInput(f"max_error must be from 0 to 1, got {max_error}")
-        chances = self.predict_proba(X)
+        chances, labels = self.predict_proba(X), checked_labels(y)
+        if len(labels) != len(chances):
+            raise InvalidInput(f"{len(chances)} rows, but {len(labels)} labels")
         confidence = chances.max(axis=1)
-        wrong = self.classes_[chances.argmax(axis=1)] != checked_labels(y)
+        wrong = self.classes_[chances.argmax(axis=1)] != labels
         order = np.argsort(-confidence, kind="stable")
         errors = np.cumsum(wrong[order]) / np.arange(1, len(order) + 1)
         last_of_tie = np.append(np.diff(confidence[order]) != 0, True)
@@ -300,8 +306,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if sample_weight is None:
             return None
         weights: Floats = _check_sample_weight(sample_weight, np.empty((len(rows), 1)), ensure_non_negative=True)
-        if len(weights) and weights.sum() <= 0:
-            raise InvalidInput("sample_weight must not be zero for every row")
+        with np.errstate(over="ignore"):
+            total = float(weights.sum())
+        if len(weights) and not 0 < total < np.inf:
+            raise InvalidInput(f"sample_weight must have a finite sum above 0, got {total:g}")
         return weights
 
     def _class_weight(self, labels: NDArray[Any]) -> Floats:
@@ -311,20 +319,21 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weight = compute_class_weight(self.class_weight, classes=present, y=labels)
         each = np.ones(len(self.classes_))
         each[codes_of(present, self.classes_)] = weight
+        if not np.isfinite(each).all() or (each < 0).any():
+            raise InvalidInput(f"class_weight must be finite and not negative, got {self.class_weight!r}")
         return each
 
     def _known_with(self, classes: ArrayLike | None) -> NDArray[Any]:
         return self.classes_ if classes is None else np.union1d(self.classes_, checked_labels(classes))
 
-    def _extend_classes(self, known: NDArray[Any]) -> None:
+    def _extend_classes(self, known: NDArray[Any], ids: Sequence[Id]) -> None:
+        """Renumber the labels of ``ids``, which were taught before ``known`` was."""
         if len(known) == len(self.classes_):
             return
         place = codes_of(self.classes_, known)
-        weight = np.ones(len(known))
-        weight[place] = self.voter_.class_weight
         bank = self.voter_.bank
-        bank.update(bank.ids, labels=place[bank.labels(bank.live)])
-        self.voter_ = replace(self.voter_, classes=len(known), class_weight=weight)
+        bank.update(ids, labels=place[bank.labels(bank.rows(ids))])
+        self.voter_ = self.voter_.extended(place, len(known))
         self.classes_ = known
 
     def _explained(self, said: Answer, prior: Floats) -> Iterable[Explanation]:

@@ -25,7 +25,7 @@ def checked_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
         return _checked_frame(estimator, X, reset=reset)
     array: NDArray[Any] = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32])
     if not reset and estimator.fitted_on_frame_:
-        names = estimator.feature_names_in_
+        names = getattr(estimator, "feature_names_in_", range(array.shape[1]))  # a frame may number its columns
         columns = [Column(str(name), "numeric", array[:, at].astype(float)) for at, name in enumerate(names)]
         return Table(tuple(columns))
     return array
@@ -60,6 +60,8 @@ def checked_labels(y: Any) -> NDArray[Any]:
     if y is None:
         raise ValueError("requires y to be passed, but the target y is None")
     labels: NDArray[Any] = column_or_1d(y, warn=True)
+    if labels.dtype.kind in "mM":
+        raise InvalidInput(f"labels are integers, booleans or strings, got dtype {labels.dtype}")
     if labels.dtype.kind == "O":
         missing = [at for at, label in enumerate(labels) if label is None or label != label]
         if missing:

@@ -78,7 +78,7 @@ def _built(files: Mapping[str, bytes], model_class: Any, device: str | None) -> 
 
 def _plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Constructor arguments that JSON can hold; a random generator is not kept, it was used up by ``fit``."""
-    plain = dict(parameters)
+    plain = {**parameters, "device": str(parameters["device"])}  # a torch.device is as good as its name
     if not isinstance(plain["random_state"], int | type(None)):
         plain["random_state"] = None
     if isinstance(plain["class_weight"], Mapping):  # its effect is saved; JSON would turn its keys into strings

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attnknn.attend import Weighting
 from attnknn.bank import MemoryBank
-from attnknn.calibrate import Calibrator, DensityTemperature, Identity, Temperature, fit_calibrator
+from attnknn.calibrate import Calibrator, DensityTemperature, Identity, Isotonic, Temperature, fit_calibrator
 from attnknn.errors import InvalidInput
 from attnknn.ops import vote
 from attnknn.predict import Answer, answer, answers
@@ -19,6 +19,7 @@ from attnknn.train import Tuning, choose_judges, leave_one_out, loo_prior, tune
 
 Floats = NDArray[np.float64]
 
+_AS_VOTED = ((0.0, 1.0), (0.0, 1.0))  # the curve of a class that nothing is known of
 DENSITY_FROM = 200
 """Rows from which ``calibration="auto"`` fits a temperature that follows density."""
 
@@ -38,9 +39,7 @@ class Voter:
     @property
     def prior(self) -> Floats:
         """(classes,) weighted class frequencies of the bank as it stands."""
-        live = self.bank.live
-        counts = np.bincount(self.bank.labels(live), self.bank.weights(live), minlength=self.classes)
-        totals = counts * self.class_weight
+        totals = self.bank.label_weights(self.classes) * self.class_weight
         if totals.sum() <= 0:
             return np.full(self.classes, 1 / self.classes)
         return np.asarray(totals / totals.sum())
@@ -63,6 +62,18 @@ class Voter:
         votes = vote(said.evidence, torch.from_numpy(prior), self.mass).numpy()
         return self.calibrator.transform(votes, said.density)
 
+    def extended(self, place: NDArray[np.int64], classes: int) -> Voter:
+        """The same voter for more classes; class i so far is class ``place[i]`` from now on."""
+        weight = np.ones(classes)
+        weight[place] = self.class_weight
+        calibrator = self.calibrator
+        if isinstance(calibrator, Isotonic):  # it holds a curve for each class; a new one keeps its vote
+            curves = [_AS_VOTED] * classes
+            for old, new in enumerate(place.tolist()):
+                curves[new] = calibrator.curves[old]
+            calibrator = replace(calibrator, curves=tuple(curves))
+        return replace(self, classes=classes, class_weight=weight, calibrator=calibrator)
+
     def temperatures(self, density: Floats) -> Floats | None:
         """Temperature of each row; None where calibration is not a temperature."""
         if isinstance(self.calibrator, DensityTemperature):
@@ -83,6 +94,9 @@ def fit_voter(
         fraction: Share of the rows to predict.
         random: Draws them.
     """
+    if k is not None and calibration is None and not voter.weighting.fitted:
+        nothing = Tuning(k, voter.weighting, 0.0, (), np.empty(0, np.int64))
+        return replace(voter, k=nothing.k), nothing
     judges = choose_judges(voter.bank, fraction, random)
     tuned = tune(
         voter.bank,
@@ -103,7 +117,7 @@ def fit_voter(
 def _calibrated(voter: Voter, calibration: str, judges: NDArray[np.int64]) -> Calibrator:
     if calibration == "prior" or voter.classes < 2:
         return Identity()
-    judges = judges[: max(256, 4_000_000 // voter.k)]
+    judges = judges[: max(256, 4_000_000 // min(voter.k, len(voter.bank)))]
     near = leave_one_out(voter.bank, judges, voter.k)
     said = answer(near, voter.bank, voter.weighting, voter.classes, voter.class_weight, judges)
     prior = torch.from_numpy(loo_prior(voter.bank, judges, voter.class_weight))
@@ -115,4 +129,9 @@ def _calibrated(voter: Voter, calibration: str, judges: NDArray[np.int64]) -> Ca
     votes, density = np.vstack([votes, votes[surest]]), np.append(said.density, said.density[surest])
     labels = np.append(labels, np.argsort(-votes[surest], kind="stable")[1])
     importance = np.append(importance, importance.mean())
-    return fit_calibrator(calibration, votes, labels, density=density, sample_weight=importance)
+    fitted = fit_calibrator(calibration, votes, labels, density=density, sample_weight=importance)
+    if isinstance(fitted, Isotonic):  # a class that no judge showed would get a curve of zeros
+        shown = np.bincount(labels, minlength=voter.classes) > 0
+        curves = zip(fitted.curves, shown, strict=True)
+        fitted = replace(fitted, curves=tuple(curve if known else _AS_VOTED for curve, known in curves))
+    return fitted

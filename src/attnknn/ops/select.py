@@ -8,14 +8,16 @@ chunks or the device, and ties go to the lower row.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from attnknn.errors import InvalidInput
-from attnknn.ops.similarity import Metric, distance_matrix, distances, unit
+from attnknn.ops.similarity import Metric, distances, unit
 
 MEMORY_BUDGET: Final = 256 * 2**20
 """Bytes that a search may hold beside the keys and its answer."""
@@ -23,12 +25,14 @@ MEMORY_BUDGET: Final = 256 * 2**20
 NO_ROW: Final = torch.iinfo(torch.int64).max
 """Stands where there is no neighbor. It is out of every range: indexing with it raises."""
 
-_QUERIES = 1024  # queries per product: enough rows for a fast one, few enough for wide key blocks
-_COLUMNS = 2048  # columns per product: larger ones spill out of the cache
-_GROUP = 32  # scores per group; only the groups with the largest maxima are looked into
-_SPARE = 8  # candidates beyond k, so that the error bound rarely asks for a second look
+_QUERIES = 1024  # queries per product at most
+_FEWEST = 128  # and at least: fewer would make the product slow
+_COLUMNS = 4096  # columns per product: larger ones spill out of the cache
+_GROUP = 16  # scores per group; only the groups with the largest maxima are looked into
+_SPARE = 4  # candidates beyond k, so that the error bound rarely asks for a second look
 _RETRY = 512  # most candidates accepted on float32 evidence; beyond that, float64 scores decide
 _SLICE = 8192  # keys converted to float64 at a time
+_CACHE = 2**20  # bytes of float64 candidates worked on at a time on the CPU
 
 
 class TopK(NamedTuple):
@@ -72,6 +76,7 @@ def wide_float(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+@torch.no_grad()
 def prepare(vectors: Tensor, metric: Metric = "l2", out: Tensor | None = None) -> Keys:
     """Lay keys (n, d) out for :func:`exact_topk`, in the first columns of ``out`` where it is given."""
     rows, dim = vectors.shape
@@ -96,6 +101,7 @@ def fill(keys: Keys, start: int, vectors: Tensor) -> float:
     return longest
 
 
+@torch.no_grad()
 def exact_topk(
     queries: Tensor,
     keys: Keys | Tensor,
@@ -124,8 +130,7 @@ def exact_topk(
         keys = prepare(keys, metric)
     k = min(k, keys.rows)
     parts = []
-    for start in range(0, len(queries), _QUERIES):
-        stop = min(start + _QUERIES, len(queries))
+    for start, stop in _query_chunks(len(queries), keys.rows, budget):
         parts.append(_search(queries[start:stop], keys, k, _part(leave_out, 0, start, stop), budget))
     if not parts or k == 0:
         return _nothing(queries, k)
@@ -149,16 +154,27 @@ def same_group(query_groups: Tensor, key_groups: Tensor) -> Tensor:
     return torch.stack([query, order[first[query] + within]], dim=1)
 
 
+def _query_chunks(queries: int, rows: int, budget: int) -> Iterator[tuple[int, int]]:
+    """Chunks of even size, as large as half the budget holds scores against all keys, within reason."""
+    most = min(max(budget // (8 * max(1, rows)), _FEWEST), _QUERIES)
+    chunks = -(-queries // most)
+    for at in range(chunks):
+        yield queries * at // chunks, queries * (at + 1) // chunks
+
+
 def _search(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budget: int) -> TopK:
-    # The scores take a quarter of the budget; group maxima and float64 candidates share the rest.
-    width = max(_GROUP, budget // (16 * len(queries)))
+    # The scores take half of the budget; group maxima and float64 candidates share the rest.
+    width = max(_GROUP, budget // (8 * len(queries)))
     best = _nothing(queries, 0)
     for start in range(0, keys.rows, width):
         stop = min(start + width, keys.rows)
         block = keys.between(start, stop)
         found = _nearest(queries, block, min(k, block.rows), _part(leave_out, 1, start, stop), budget)
-        found.rows[found.rows != NO_ROW] += start
-        best = _merged(best, found, k)
+        if start == 0:
+            best = found
+            continue
+        shifted = torch.where(found.rows == NO_ROW, NO_ROW, found.rows + start)
+        best = _merged(best, TopK(shifted, found.distances), k)
     return best
 
 
@@ -166,21 +182,32 @@ def _nearest(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budg
     """The exact top k of one block of keys."""
     slack = _slack(queries, keys, torch.float32)
     m = min(k + _SPARE, keys.rows)
-    few = len(queries) <= 16 or 4 * m > keys.rows // _GROUP
-    if few:
+    if len(queries) <= 16 or 4 * m > keys.rows // _GROUP:
         scores = _scores(queries, keys, leave_out)
-        columns, kth, reach = _top(scores, k, m)
+        top, columns = scores.topk(m)
     else:
         scores, maxima = _grouped_scores(queries, keys, leave_out)
-        columns, kth, reach = _top_by_groups(scores, maxima, k, m)
+        top, columns = _largest(scores, m, maxima)
     best = _settled(queries, keys, scores, columns, k, budget)
-    # At reach = -inf every key that may be found is among the candidates.
-    unsure = ((reach >= kth - slack) & (reach > -torch.inf)).nonzero().flatten()
+    if m == keys.rows:
+        return best
+    # No other key scores above the last candidate; at -inf none may be found.
+    reach = top[:, -1]
+    unsure = ((reach >= top[:, k - 1] - slack) & (reach > -torch.inf)).nonzero().flatten()
     several = max(1, budget // (64 * keys.rows))
     for part in torch.split(unsure, several) if len(unsure) else ():
         found = _second_look(queries[part], keys, scores[part], slack[part], k, budget)
         best.rows[part], best.distances[part] = found
     return best
+
+
+def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """The matrix product into ``out``; by NumPy on the CPU, whose BLAS is the faster one on many machines."""
+    if out.device.type == "cpu":
+        with np.errstate(invalid="ignore"):  # hidden keys have an offset of minus infinity
+            np.matmul(left.numpy(), right.numpy(), out=out.numpy())
+    else:
+        torch.mm(left, right, out=out)
 
 
 def _asked(queries: Tensor, keys: Keys) -> Tensor:
@@ -191,7 +218,14 @@ def _asked(queries: Tensor, keys: Keys) -> Tensor:
 
 def _scores(queries: Tensor, keys: Keys, leave_out: Tensor | None) -> Tensor:
     """(q, n) float32; what must not be found scores minus infinity."""
-    return _left_out(_asked(queries, keys) @ keys.table, leave_out)
+    scores = torch.empty(len(queries), keys.rows, device=queries.device)
+    _product(_asked(queries, keys), keys.table, scores)
+    return _left_out(scores, leave_out)
+
+
+def _empty(*shape: int, device: torch.device) -> Tensor:
+    """Uninitialized float32; NumPy asks for huge pages, which spares thousands of page faults."""
+    return torch.from_numpy(np.empty(shape, np.float32)) if device.type == "cpu" else torch.empty(shape, device=device)
 
 
 def _left_out(scores: Tensor, leave_out: Tensor | None) -> Tensor:
@@ -208,12 +242,12 @@ def _grouped_scores(queries: Tensor, keys: Keys, leave_out: Tensor | None) -> tu
     asked = _asked(queries, keys)
     wide = _COLUMNS if queries.device.type == "cpu" else 16 * _COLUMNS
     blocks = -(-keys.rows // wide)
-    scores = torch.empty(len(queries), blocks, wide, device=queries.device)
+    scores = _empty(len(queries), blocks, wide, device=queries.device)
     maxima = torch.empty(len(queries), blocks, wide // _GROUP, device=queries.device)
     for at in range(blocks):
         table = keys.table[:, at * wide : (at + 1) * wide]
         scores[:, at, table.shape[1] :] = -torch.inf
-        torch.mm(asked, table, out=scores[:, at, : table.shape[1]])
+        _product(asked, table, scores[:, at, : table.shape[1]])
         _left_out(scores[:, at], _part(leave_out, 1, at * wide, (at + 1) * wide))
         torch.amax(scores[:, at].view(len(queries), _GROUP, -1), dim=1, out=maxima[:, at])
     return scores.flatten(1), maxima
@@ -230,26 +264,26 @@ def _slack(queries: Tensor, keys: Keys, dtype: torch.dtype) -> Tensor:
     asked: Tensor = torch.linalg.vector_norm(keys.centered(queries), dim=1)
     size = asked * keys.longest + (keys.longest**2 / 2 if keys.metric == "l2" else 0.0)
     terms = queries.shape[1] + 16  # the sum itself, and the rounding of its inputs
-    slack: Tensor = 2 * terms * (roundoff * size + torch.finfo(dtype).tiny)
+    lost = torch.finfo(dtype).tiny * (1 + asked + keys.longest)  # below the smallest normal number
+    slack: Tensor = 2 * terms * (roundoff * size + lost)
     return slack.to(dtype)
 
 
-def _top(scores: Tensor, k: int, m: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Columns of the m largest scores, the k-th score, and the most that any other column may score."""
-    top, columns = scores.topk(m)
-    reach = top[:, -1] if m < scores.shape[1] else torch.full_like(top[:, -1], -torch.inf)
-    return columns, top[:, k - 1], reach
+def _largest(scores: Tensor, m: int, maxima: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and columns of the m largest scores, which lie in the m groups with the largest maxima.
 
-
-def _top_by_groups(scores: Tensor, maxima: Tensor, k: int, m: int) -> tuple[Tensor, Tensor, Tensor]:
-    """As :func:`_top`, reading only the m groups with the largest maxima: they hold the m largest scores."""
+    ``maxima`` (q, blocks, run): group g of block b has the columns (b * _GROUP + r) * run + g for every r.
+    """
     run = maxima.shape[2]
-    largest, group = maxima.flatten(1).topk(m)
-    # group g of block b has the columns (b * _GROUP + r) * run + g for r = 0 .. _GROUP - 1
+    flat = maxima.flatten(1)
+    if flat.shape[1] % _GROUP or flat.shape[1] < 4 * m * _GROUP:
+        group = flat.topk(m).indices
+    else:
+        group = _largest(flat, m, flat.view(len(flat), 1, _GROUP, -1).amax(dim=2))[1]
     first = group // run * (run * _GROUP) + group % run
     columns = (first[:, None] + run * torch.arange(_GROUP, device=group.device)[:, None]).flatten(1)
     top, at = scores.gather(1, columns).topk(m)
-    return columns.gather(1, at), top[:, k - 1], torch.maximum(top[:, -1], largest[:, -1])
+    return top, columns.gather(1, at)
 
 
 def _second_look(queries: Tensor, keys: Keys, scores: Tensor, slack: Tensor, k: int, budget: int) -> TopK:
@@ -299,19 +333,22 @@ def _distances_at(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric
     queries = queries.to(wide_float(queries.device))
     dim, m = vectors.shape[1], max(1, rows.shape[1])
     dense = 4 * m > len(vectors)
-    step = max(1, budget // (64 * (len(vectors) if dense else m * dim)))
-    some = max(1, budget // (64 * min(step, len(queries)) * dim))
-    pieces = []
+    piece = min(budget, _CACHE) if queries.device.type == "cpu" else budget
+    step = max(1, budget // (64 * len(vectors)) if dense else piece // (8 * m * dim))
+    some = max(1, budget // (64 * min(step, max(1, len(queries))) * dim))
+    gaps = queries.new_empty(rows.shape)
     for at in range(0, len(queries), step):
         asked, picked = queries[at : at + step], rows[at : at + step]
         if dense:
-            blocks = [vectors[start : start + _SLICE].to(asked) for start in range(0, len(vectors), _SLICE)]
-            every = torch.cat([distance_matrix(asked, block, metric) for block in blocks], dim=1)
-            pieces.append(every.gather(1, picked))
+            # Not distance_matrix: its last bit depends on the column, and equal keys would not tie.
+            blocks = torch.split(vectors, some)
+            every = torch.cat([distances(asked[:, None], block.to(asked), metric) for block in blocks], dim=1)
+            gaps[at : at + step] = every.gather(1, picked)
         else:
-            parts = torch.split(picked, some, dim=1)
-            pieces.append(torch.cat([_gathered(asked, vectors, part, metric) for part in parts], dim=1))
-    return torch.cat(pieces)
+            for first in range(0, m, some):
+                part = picked[:, first : first + some]
+                gaps[at : at + step, first : first + some] = _gathered(asked, vectors, part, metric)
+    return gaps
 
 
 def _gathered(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric) -> Tensor:

@@ -17,7 +17,7 @@ def uniform(gaps: Tensor, found: Tensor | None = None, prior: Tensor | None = No
     >>> uniform(torch.tensor([[1.0, 2.0, torch.inf]])).tolist()
     [[0.5, 0.5, 0.0]]
     """
-    return _normalized(torch.ones_like(gaps), _present(gaps, found), prior)
+    return _normalized(torch.ones_like(gaps), _present(gaps, found, prior), prior)
 
 
 def inverse_distance(gaps: Tensor, found: Tensor | None = None, prior: Tensor | None = None) -> Tensor:
@@ -26,7 +26,7 @@ def inverse_distance(gaps: Tensor, found: Tensor | None = None, prior: Tensor | 
     >>> inverse_distance(torch.tensor([[1.0, 4.0], [0.0, 4.0]]).double()).tolist()
     [[0.8, 0.2], [1.0, 0.0]]
     """
-    present = _present(gaps, found)
+    present = _present(gaps, found, prior)
     # Relative to the nearest, so that 1 / d cannot overflow; normalizing cancels the factor.
     nearest = gaps.masked_fill(~present, torch.inf).amin(dim=-1, keepdim=True)
     raw = torch.where(nearest > 0, nearest / gaps.clamp(min=torch.finfo(gaps.dtype).tiny), (gaps == 0).to(gaps))
@@ -46,7 +46,7 @@ def softmax(
     >>> softmax(torch.tensor([[0.0, 0.0, -torch.inf]]), 3.0).tolist()
     [[0.5, 0.5, 0.0]]
     """
-    present = _present(similarities, found)
+    present = _present(similarities, found, prior)
     logits = scale * similarities.masked_fill(~present, 0.0)
     if bias is not None:
         logits = logits + bias.masked_fill(~present, 0.0)
@@ -55,8 +55,10 @@ def softmax(
     return _normalized((logits - top.masked_fill(top == -torch.inf, 0.0)).exp(), present, prior)
 
 
-def _present(values: Tensor, found: Tensor | None) -> Tensor:
-    return values.isfinite() if found is None else found
+def _present(values: Tensor, found: Tensor | None, prior: Tensor | None) -> Tensor:
+    """Who has a say. One that a prior of 0 silences must not be the nearest that others are measured by."""
+    there = values.isfinite() if found is None else found
+    return there if prior is None else there & (prior > 0)
 
 
 def _normalized(raw: Tensor, present: Tensor, prior: Tensor | None) -> Tensor:

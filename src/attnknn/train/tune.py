@@ -83,7 +83,7 @@ class _Panel:
         if weighting.kind == "uniform":
             raw = found.astype(np.float64)
         elif weighting.kind == "distance":
-            nearest = self.gaps[:, :1]
+            nearest = np.where(found[:, :1], self.gaps[:, :1], 0.0)
             ratio = nearest / np.maximum(self.gaps, np.finfo(np.float64).tiny)
             raw = np.where(nearest > 0, ratio, self.gaps == 0)
         else:
@@ -100,7 +100,7 @@ def choose_judges(bank: MemoryBank, fraction: float, random: np.random.Generator
     rows = bank.live
     count = max(2000, round(fraction * len(rows)))
     if count < len(rows):
-        rows = np.sort(random.choice(rows, count, replace=False))
+        rows = random.choice(rows, count, replace=False)  # in random order: a cut of them is a fair sample
     return rows
 
 
@@ -128,7 +128,7 @@ def tune(
     """
     judges = _able(bank, judges, class_weight)
     if len(judges) == 0 or len(bank) < 2:
-        return Tuning(min(k or 1, len(bank)), weighting, 0.0 if not calibrated else 1.0, (), judges)
+        return Tuning(k or 1, weighting, 0.0 if not calibrated else 1.0, (), judges)
     width = min(k or FIRST_WIDTH, len(bank))
     while True:
         panel = _panel(bank, weighting, judges[: max(256, MOST_CELLS // width)], width, class_weight)
@@ -141,7 +141,8 @@ def tune(
     chosen = losses.smallest_within_one_error()
     weighting, mass = _refined(panel, settings[chosen], ks[chosen])
     curve = tuple((at, float(m), float(e)) for at, m, e in zip(ks, losses.mean_, losses.error_, strict=True))
-    return Tuning(ks[chosen], weighting, mass if calibrated else 0.0, curve, judges)
+    # A given k is kept even where the bank is smaller: it may grow.
+    return Tuning(k or ks[chosen], weighting, mass if calibrated else 0.0, curve, judges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +187,23 @@ def _candidates(panel: _Panel, weighting: Weighting) -> Iterator[Weighting]:
 
 
 def _best_mass(share: Floats, panel: _Panel) -> tuple[float, float]:
-    chance = (share[:, None] + _MASSES * panel.prior[:, None]) / (1 + _MASSES)
-    losses = -(panel.importance @ np.log(chance))
+    losses = _loss(share, _MASSES, panel)
     at = int(losses.argmin())
     return float(_MASSES[at]), float(losses[at])
 
 
-def _nll(share: Floats, mass: float, prior: Floats) -> Floats:
-    result: Floats = -np.log((share + mass * prior) / (1 + mass))
-    return result
+def _loss(share: Floats, masses: Floats, panel: _Panel) -> Floats:
+    """(masses,) mean NLL of the judges and of one more, who finds none of its class.
+
+    Without that one, n right answers in n would ask for a prior mass of 0.
+    """
+    seen = panel.importance @ _nll(share[:, None], masses, panel.prior[:, None])
+    unseen = _nll(np.zeros(1), masses, np.asarray(panel.importance @ panel.prior))
+    return np.asarray((len(share) * seen + unseen) / (len(share) + 1))
+
+
+def _nll(share: Floats, mass: float | Floats, prior: Floats) -> Floats:
+    return np.asarray(-np.log((share + mass * prior) / (1 + mass)))
 
 
 def _refined(panel: _Panel, setting: tuple[Weighting, float], k: int) -> tuple[Weighting, float]:
@@ -209,7 +218,7 @@ def _refined(panel: _Panel, setting: tuple[Weighting, float], k: int) -> tuple[W
 
     def loss(point: Floats) -> float:
         tried, prior_mass = at(point)
-        return float(panel.importance @ _nll(panel.same_mass(tried, [k])[:, 0], prior_mass, panel.prior))
+        return float(_loss(panel.same_mass(tried, [k])[:, 0], np.array([prior_mass]), panel)[0])
 
     start = np.array([np.log(mass), np.log(weighting.scale), weighting.trust])
     simplex = start + np.vstack([np.zeros(3), 0.35 * np.eye(3)])
@@ -221,9 +230,8 @@ def _refined(panel: _Panel, setting: tuple[Weighting, float], k: int) -> tuple[W
 
 def _able(bank: MemoryBank, judges: NDArray[np.int64], class_weight: Floats) -> NDArray[np.int64]:
     """Without the rows whose class has no other row: nothing could predict them."""
-    labels = bank.labels(bank.live)
-    totals = np.bincount(labels, bank.weights(bank.live), minlength=len(class_weight))
-    counts = np.bincount(labels, minlength=len(class_weight))
+    totals = bank.label_weights(len(class_weight))
+    counts = np.bincount(bank.labels(bank.live), minlength=len(class_weight))
     own = bank.labels(judges)
     mine = bank.weights(judges)
     return judges[(counts[own] > 1) & (totals[own] > mine) & (mine > 0) & (class_weight[own] > 0)]
@@ -231,8 +239,7 @@ def _able(bank: MemoryBank, judges: NDArray[np.int64], class_weight: Floats) -> 
 
 def loo_prior(bank: MemoryBank, judges: NDArray[np.int64], class_weight: Floats) -> Floats:
     """(judges, classes) class frequencies of the bank without each judge."""
-    live = bank.live
-    totals = class_weight * np.bincount(bank.labels(live), bank.weights(live), minlength=len(class_weight))
+    totals = class_weight * bank.label_weights(len(class_weight))
     own = bank.labels(judges)
     prior = np.tile(totals, (len(judges), 1))
     prior[np.arange(len(judges)), own] -= class_weight[own] * bank.weights(judges)

@@ -1,0 +1,49 @@
+# The verbs of the project. Each does its own set-up; `make setup` alone makes .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+JOBS ?= 2
+
+.PHONY: setup demo test check lint types format bench soak docs data clean
+
+setup: $(STAMP)
+
+# torch is pinned by constraints.txt in the same command: an unpinned one may pull in gigabytes of CUDA.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch -e '.[dev]'
+	@touch $(STAMP)
+
+demo: setup  ## Compare the weightings on digits and explain a right and a wrong answer in demo.html
+	$(BIN)/attnknn demo --out demo.html
+
+test: setup check  ## Lint, types, import contract, then every test, doctest and README example
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	PYTHONOPTIMIZE=1 $(BIN)/python -m pytest -n $(JOBS) -q -W ignore::pytest.PytestConfigWarning tests/faults tests/ops tests/contracts/test_bank.py
+
+check: setup
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+lint: setup
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/lint-imports --no-cache
+
+types: setup
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks
+
+bench: setup  ## Side by side with scikit-learn and plain FAISS; writes results/synthetic/bench.json
+	$(BIN)/python benchmarks/search.py --out results/synthetic/bench.json
+
+soak: setup  ## 200,000 random bank operations against a dictionary, then ten minutes of threads
+	$(BIN)/python benchmarks/soak.py --operations 200000 --minutes 10
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo.html

@@ -1,0 +1,213 @@
+"""``attnknn bank``: see and edit what a model knows, without retraining."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnknn.cli import screen
+from attnknn.errors import InvalidInput, UnknownId
+
+if TYPE_CHECKING:
+    from attnknn.estimator import AttnKNNClassifier
+
+app = typer.Typer(help="See and edit the examples that a model knows, without retraining.")
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+@app.command()
+@screen.examples("attnknn bank info people-model", "attnknn bank info people-model --suspects 20 --json")
+def info(
+    model: Model,
+    suspects: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="List so many examples whose own neighbors agree least with them."),
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Say what a model consists of, and which of its examples look mislabelled.
+
+    Exits 0, or 2 for bad input.
+    """
+    import numpy as np
+
+    from attnknn.cli import model as models
+
+    fitted = models.load(model)
+    labels = fitted.classes_.tolist()
+    counts = np.bincount(fitted.bank_.labels(fitted.bank_.live), minlength=len(labels)).tolist()
+    size = sum(file.stat().st_size for file in model.iterdir() if file.is_file())
+    found = {
+        "model": str(model),
+        **models.chosen(fitted),
+        "bytes": size,
+        "counts": dict(zip(labels, counts, strict=True)),
+        "suspects": _suspects(fitted, suspects),
+    }
+    if as_json:
+        screen.emit(found)
+        return
+    heads = {name: value for name, value in found.items() if name not in ("bytes", "counts", "suspects")}
+    screen.facts({**models.shown(heads), "size": f"{size / 1e6:.2f} MB on disk"})
+    screen.table(["class", "rows"], list(zip(labels, counts, strict=True)))
+    if suspects:
+        screen.line("examples whose own neighbors agree least with them")
+        body = [(each["id"], each["label"], f"{each['reliability']:.3f}") for each in found["suspects"]]
+        screen.table(["id", "label", "reliability"], body, left=(0, 1))
+
+
+@app.command()
+@screen.examples(
+    "attnknn bank add people-model more.csv --target income",
+    "attnknn bank add people-model more.csv --target income \\",
+    "  --ids name --classes unknown,retired",
+)
+def add(
+    model: Model,
+    data: Annotated[str, typer.Argument(metavar="DATA", help="CSV, TSV or Parquet file, or a data set.")],
+    target: Annotated[
+        str | None, typer.Option(metavar="COL", help="Column of labels; data sets know theirs.")
+    ] = None,
+    ids: Annotated[str | None, typer.Option(metavar="COL", help="Column of ids; else the next numbers.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(metavar="A,B", help="New labels to allow, between commas.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the data sets' files; else $ATTNKNN_DATA.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Teach a model new examples at once. A label that it does not know is refused unless --classes names it.
+
+    Exits 0 when the model is saved, 2 for bad input.
+    """
+    from attnknn.cli import model as models
+    from attnknn.cli import rows as reading
+
+    fitted = models.load(model)
+    table, names = reading.with_ids(reading.read_labelled(data, target, data_dir), ids)
+    X, ignored = models.features(fitted, table)
+    labels = models.as_labels(table.labels.tolist() if table.labels is not None else [], fitted.classes_)
+    fresh = _fresh_classes(classes, fitted)
+    unknown = sorted(set(labels.tolist()) - set(fitted.classes_.tolist()) - set(fresh or []))
+    if unknown:
+        raise InvalidInput(
+            f"the model does not know the label {unknown[0]!r} (it knows {models.some(fitted.classes_)}); "
+            f"allow it with --classes {unknown[0]}"
+        )
+    if ignored:
+        screen.note(f"columns that the model does not use: {models.some(ignored)}")
+    before = len(fitted.bank_)
+    given = fitted.add(X, labels, ids=names, classes=fresh)
+    _save(fitted, model, before, {"added": given}, f"added {len(given)} examples", as_json=as_json)
+
+
+@app.command()
+@screen.examples("attnknn bank remove people-model 17 204", "attnknn bank remove people-model 'Ada Lovelace'")
+def remove(
+    model: Model,
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of examples; `attnknn explain` shows them.")],
+    as_json: Json = False,
+) -> None:
+    """Make a model forget examples at once; all of them or, if an id is unknown, none.
+
+    Exits 0 when the model is saved, 2 for bad input.
+    """
+    from attnknn.cli import model as models
+
+    fitted = models.load(model)
+    names = list(dict.fromkeys(models.known_ids(ids, fitted)))
+    before = len(fitted.bank_)
+    if len(names) == before:
+        raise InvalidInput(f"these are all {before} examples, and a model without any cannot predict; keep one")
+    fitted.remove(names)
+    _save(fitted, model, before, {"removed": names}, f"removed {len(names)} examples", as_json=as_json)
+
+
+@app.command()
+@screen.examples(
+    "attnknn bank relabel people-model 17=rich",
+    "attnknn bank relabel digits-model 5=9 1042=3 --json",
+)
+def relabel(
+    model: Model,
+    changes: Annotated[list[str], typer.Argument(help="ID=LABEL for each example.", metavar="ID=LABEL")],
+    as_json: Json = False,
+) -> None:
+    """Correct the labels of examples at once; all of them or, on any mistake, none.
+
+    Exits 0 when the model is saved, 2 for bad input.
+    """
+    from attnknn.cli import model as models
+
+    fitted = models.load(model)
+    pairs = [_change(text, fitted) for text in changes]
+    names = [name for name, _ in pairs]
+    labels = models.known_labels([label for _, label in pairs], fitted)
+    bank = fitted.bank_
+    old = fitted.classes_[bank.labels(bank.rows(names))].tolist()
+    before = len(bank)
+    fitted.relabel(names, labels)
+    done = [
+        {"id": name, "before": was, "after": now}
+        for name, was, now in zip(names, old, labels.tolist(), strict=True)
+    ]
+    said = ", ".join(f"{each['id']}: {each['before']} -> {each['after']}" for each in done)
+    _save(fitted, model, before, {"relabelled": done}, f"relabelled {said}", as_json=as_json)
+
+
+def _save(
+    fitted: AttnKNNClassifier, folder: Path, before: int, done: dict[str, Any], said: str, *, as_json: bool
+) -> None:
+    fitted.save(folder)
+    after = len(fitted.bank_)
+    if as_json:
+        screen.emit({"model": folder, **done, "rows_before": before, "rows_after": after})
+    else:
+        screen.line(f"{said}; {before} examples before, {after} now")
+
+
+def _suspects(fitted: AttnKNNClassifier, count: int) -> list[dict[str, Any]]:
+    if not count:
+        return []
+    import numpy as np
+
+    bank = fitted.bank_
+    live = bank.live
+    trust = bank.reliability(live)
+    rows = live[np.argsort(trust, kind="stable")[:count]]
+    parts = bank.names(rows), fitted.classes_[bank.labels(rows)].tolist(), np.sort(trust, kind="stable").tolist()
+    return [{"id": name, "label": label, "reliability": r} for name, label, r in zip(*parts, strict=False)]
+
+
+def _fresh_classes(classes: str | None, fitted: AttnKNNClassifier) -> list[Any] | None:
+    from attnknn.cli import model as models
+
+    if classes is None:
+        return None
+    named = [name.strip() for name in classes.split(",") if name.strip()]
+    if not named:
+        raise typer.BadParameter("names no label", param_hint="--classes")
+    return list(models.as_labels(named, fitted.classes_).tolist())
+
+
+def _change(text: str, fitted: AttnKNNClassifier) -> tuple[int | str, str]:
+    """ID and LABEL. Either may hold an equals sign: the first cut into a known id and a known label counts."""
+    from attnknn.cli.model import as_label, known_id
+
+    cuts = [at for at, letter in enumerate(text) if letter == "="]
+    if not cuts:
+        raise InvalidInput(f"{text!r} is not ID=LABEL, such as 17=yes")
+    readings = []
+    for at in cuts:
+        with suppress(UnknownId):
+            readings.append((known_id(text[:at], fitted), text[at + 1 :]))
+    if not readings:
+        raise UnknownId(f"the bank holds no id {text[: cuts[0]]!r}; nothing was changed")
+    known = fitted.classes_.tolist()
+    return next((each for each in readings if as_label(each[1], fitted.classes_) in known), readings[0])

@@ -1,0 +1,62 @@
+"""What options may be: names that the packages know, kept here because those are slow to import."""
+
+from enum import StrEnum
+
+
+def one_of(text: str, choices: type[StrEnum]) -> str:
+    """Help of an option that takes one of several names."""
+    names = [choice.value for choice in choices]
+    return f"{text}: {', '.join(names[:-1])} or {names[-1]}."
+
+
+class Weights(StrEnum):
+    """How much each neighbor counts."""
+
+    uniform = "uniform"
+    distance = "distance"
+    softmax = "softmax"
+    reliability = "reliability"
+
+
+class Embedder(StrEnum):
+    """How rows become vectors."""
+
+    standardize = "standardize"
+    identity = "identity"
+
+
+class Metric(StrEnum):
+    """What near means."""
+
+    auto = "auto"
+    l2 = "l2"
+    cosine = "cosine"
+    ip = "ip"
+
+
+class Index(StrEnum):
+    """How neighbors are found."""
+
+    auto = "auto"
+    exact = "exact"
+    flat = "flat"
+    hnsw = "hnsw"
+    ivf = "ivf"
+
+
+class Calibration(StrEnum):
+    """How votes become probabilities."""
+
+    auto = "auto"
+    density = "density"
+    temperature = "temperature"
+    isotonic = "isotonic"
+    prior = "prior"
+    none = "none"
+
+
+class ClassWeight(StrEnum):
+    """How much each class counts."""
+
+    none = "none"
+    balanced = "balanced"

@@ -1,0 +1,91 @@
+"""The one place where a mistake of the user becomes one line on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from attnknn.errors import AttnKNNError, InvalidInput
+
+BAD_INPUT: Final = 2
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141  # what a shell reports for SIGPIPE
+
+# Typer does not export the root of its usage errors, and where it lives differs between versions.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+_RootError: Any = typer.BadParameter.__mro__[2]
+
+
+class Commands(TyperGroup):
+    """A group of commands that never shows a traceback for a user's mistake."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run, and leave with the right exit code."""
+        sys.exit(_exit_code(lambda: TyperGroup.main(self, *args, **{**extra, "standalone_mode": False})))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; a reader that went away, as ``head`` does, is no error."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except OSError as problem:
+            if problem.errno != errno.EPIPE:
+                raise
+            _drop_output()
+            raise typer.Exit(PIPE_CLOSED) from None
+        return result
+
+
+@contextmanager
+def input_checks() -> Iterator[None]:
+    """Around checks of scikit-learn: what they refuse with a plain ValueError is the user's input too."""
+    try:
+        yield
+    except ValueError as problem:
+        raise InvalidInput(str(problem)) from problem
+
+
+def _exit_code(run: Callable[[], Any]) -> int:
+    try:
+        result = run()
+    except _RootError as problem:
+        return _refuse(problem.format_message() + _where_to_look(problem))
+    except AttnKNNError as problem:
+        return _refuse(str(problem))
+    except OSError as problem:
+        return _refuse(_said_by_system(problem))
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    return result if isinstance(result, int) else 0
+
+
+def _refuse(message: str) -> int:
+    from attnknn.cli.screen import printable
+
+    print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def _where_to_look(problem: Any) -> str:
+    ctx = problem.ctx if isinstance(problem, _UsageError) else None
+    return f" (see: {ctx.command_path} --help)" if ctx is not None else ""
+
+
+def _said_by_system(problem: OSError) -> str:
+    reason = problem.strerror or str(problem) or type(problem).__name__
+    return f"{os.fsdecode(problem.filename)}: {reason}" if isinstance(problem.filename, str | bytes) else reason
+
+
+def _drop_output() -> None:
+    """Let the interpreter flush into nothing when it ends."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # not a real file, as in tests
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115

@@ -1,0 +1,53 @@
+"""``attnknn evaluate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnknn.cli import screen
+
+
+@screen.examples(
+    "attnknn evaluate people-model test.csv --target income",
+    "attnknn evaluate adult-model adult --data-dir ~/data --json",
+)
+def evaluate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="CSV, TSV or Parquet file, or a data set.")],
+    target: Annotated[
+        str | None, typer.Option(metavar="COL", help="Column of labels; data sets know theirs.")
+    ] = None,
+    draws: Annotated[
+        int, typer.Option(metavar="N", min=1, max=100_000, help="Bootstrap draws behind the intervals.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**31 - 1, help="Seed of the draws.")] = 0,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the data sets' files; else $ATTNKNN_DATA.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Say how good and how honest a model is on labelled rows.
+
+    A data set with an official split is evaluated on its test rows. A label that the model does not know
+    counts as wrong.
+
+    Exits 0 when the rows are evaluated, 2 for bad input.
+    """
+    from attnknn.cli import model as models
+    from attnknn.cli import rows as reading
+    from attnknn.cli import scores
+
+    fitted = models.load(model)
+    with screen.working(f"evaluating {data}"):
+        table = reading.read_labelled(data, target, data_dir, part="test")
+        found, ignored = scores.score(fitted, table, draws=draws, seed=seed)
+    if ignored:
+        screen.note(f"columns that the model does not use: {models.some(ignored)}")
+    if as_json:
+        scores.remark(found)
+        screen.emit({"model": model, "data": data, **found.to_dict()})
+    else:
+        scores.show(found)

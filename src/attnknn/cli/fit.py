@@ -1,0 +1,226 @@
+"""``attnknn fit``."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnknn.cli import choices, screen
+from attnknn.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from attnknn.cli.rows import Rows
+    from attnknn.estimator import AttnKNNClassifier
+
+
+@screen.examples(
+    "attnknn fit people.csv --target income --out people-model",
+    "attnknn fit digits --out digits-model --test-share 0.3",
+    "attnknn fit adult --data-dir ~/data --out adult-model --json",
+    "attnknn fit people.csv --target income --ids name --k 15 \\",
+    "  --weights reliability --out people-model --force",
+)
+def fit(
+    data: Annotated[
+        str,
+        typer.Argument(metavar="DATA", help="CSV, TSV or Parquet file, or a data set: see `attnknn data list`."),
+    ],
+    out: Annotated[Path, typer.Option(metavar="MODEL", help="Folder for the model.")],
+    target: Annotated[
+        str | None, typer.Option(metavar="COL", help="Column of labels; data sets know theirs.")
+    ] = None,
+    weights: Annotated[
+        choices.Weights,
+        typer.Option(metavar="NAME", help=choices.one_of("How much each neighbor counts", choices.Weights)),
+    ] = choices.Weights.softmax,
+    k: Annotated[str, typer.Option(metavar="N", help="Neighbors per prediction: a number, or auto.")] = "auto",
+    embedder: Annotated[
+        choices.Embedder,
+        typer.Option(metavar="NAME", help=choices.one_of("How rows become vectors", choices.Embedder)),
+    ] = choices.Embedder.standardize,
+    metric: Annotated[
+        choices.Metric, typer.Option(metavar="NAME", help=choices.one_of("What near means", choices.Metric))
+    ] = choices.Metric.auto,
+    index: Annotated[
+        choices.Index, typer.Option(metavar="NAME", help=choices.one_of("How neighbors are found", choices.Index))
+    ] = choices.Index.auto,
+    calibration: Annotated[
+        choices.Calibration,
+        typer.Option(metavar="NAME", help=choices.one_of("How votes become probabilities", choices.Calibration)),
+    ] = choices.Calibration.auto,
+    class_weight: Annotated[
+        choices.ClassWeight,
+        typer.Option(metavar="NAME", help=choices.one_of("How much each class counts", choices.ClassWeight)),
+    ] = choices.ClassWeight.none,
+    ids: Annotated[
+        str | None, typer.Option(metavar="COL", help="Column of ids, to edit and explain by; else row numbers.")
+    ] = None,
+    test_share: Annotated[
+        float,
+        typer.Option(metavar="SHARE", min=0.0, max=0.9, help="Share of the rows to hold out and evaluate on."),
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**31 - 1, help="Seed of what is drawn.")] = 0,
+    device: Annotated[str, typer.Option(metavar="NAME", help="Where to search: auto, cpu, cuda or mps.")] = "auto",
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the data sets' files; else $ATTNKNN_DATA.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Learn from labelled rows and save the model.
+
+    A data set with an official split is learned from its training rows only.
+
+    Exits 0 when the model is saved, 2 for bad input.
+    """
+    neighbors = _neighbors(k)
+    _check_out(out, force=force)
+    from attnknn.cli import rows as reading
+
+    with screen.working(f"reading {data}"):
+        table = reading.read_labelled(data, target, data_dir, part="train")
+        table, names = reading.with_ids(table, ids)
+        _check_labels(table)
+        _check_device(device)
+    from attnknn.estimator import AttnKNNClassifier
+
+    model = AttnKNNClassifier(
+        neighbors,
+        weights=weights.value,
+        embedder=embedder.value,
+        metric=metric.value,
+        index=index.value,
+        calibration=None if calibration is choices.Calibration.none else calibration.value,
+        class_weight=None if class_weight is choices.ClassWeight.none else class_weight.value,
+        device=device,
+        random_state=seed,
+    )
+    result = _learned(model, table, names, test_share, seed)
+    model.set_params(device="auto")  # the model may be used on another machine
+    model.save(out)
+    result = {"model": str(out), "data": data, **result}
+    if as_json:
+        screen.emit({**result, "test": result["test"] and result["test"].to_dict()})
+    else:
+        _show(result)
+
+
+def _learned(
+    model: AttnKNNClassifier, table: Rows, names: list[int | str] | None, test_share: float, seed: int
+) -> dict[str, Any]:
+    """Fit, and evaluate on what was held out."""
+    import numpy as np
+
+    from attnknn.cli import model as models
+    from attnknn.cli import scores
+
+    learn, held = _parts(table, test_share, seed)
+    part = table.take(learn)
+    ids = part.numbers.tolist() if names is None else [names[at] for at in learn.tolist()]
+    start = time.perf_counter()
+    with screen.working(f"fitting {len(part)} rows"):
+        model.fit(part.frame, np.asarray(part.labels), ids=ids)
+    seconds = time.perf_counter() - start
+    test = None
+    if len(held):
+        with screen.working(f"evaluating {len(held)} rows"):
+            test, _ = scores.score(model, table.take(held), draws=1000, seed=seed)
+    curve = [{"k": k, "nll": nll, "standard_error": error} for k, nll, error in model.tuning_.curve]
+    return {"chosen": models.chosen(model), "loo_nll": curve, "seconds": seconds, "test": test}
+
+
+def _parts(table: Rows, test_share: float, seed: int) -> tuple[Any, Any]:
+    import numpy as np
+
+    if not test_share:
+        return np.arange(len(table)), np.arange(0)
+    from attnknn.data import duplicate_groups, split
+
+    groups = duplicate_groups(table.frame)
+    learn, held = split(np.asarray(table.labels), test=test_share, seed=seed, groups=groups)
+    if not len(held):
+        raise InvalidInput(
+            f"--test-share {test_share:g} of {len(table)} rows leaves none to test on: "
+            "every class keeps a row to learn from; use more rows or a larger share"
+        )
+    return learn, held
+
+
+def _show(result: dict[str, Any]) -> None:
+    from attnknn.cli import model as models
+    from attnknn.cli import scores
+
+    screen.facts({**models.shown(result["chosen"]), "time": f"{result['seconds']:.2f} s"})
+    chosen = result["chosen"]["k"]
+    if result["loo_nll"]:
+        screen.line()
+        screen.line("leave-one-out NLL by k (before calibration)")
+        body = [
+            (
+                at["k"],
+                screen.number(at["nll"]),
+                screen.number(at["standard_error"]),
+                "<-" if at["k"] == chosen else "",
+            )
+            for at in result["loo_nll"]
+        ]
+        screen.table(["k", "NLL", "error of difference to best", ""], body, left=(3,))
+    if result["test"] is not None:
+        screen.line("held-out rows, which the saved model does not know")
+        scores.show(result["test"])
+    screen.line(f"saved in {result['model']}")
+
+
+def _neighbors(k: str) -> int | str:
+    if k == "auto":
+        return k
+    try:
+        number = int(k)
+    except ValueError:
+        number = 0
+    if not 1 <= number < 2**31:
+        raise typer.BadParameter(f"{k!r} is neither auto nor a whole number from 1 on", param_hint="--k")
+    return number
+
+
+def _check_labels(table: Rows) -> None:
+    from attnknn.cli.errors import input_checks
+    from attnknn.estimator.inputs import checked_labels
+
+    with input_checks():
+        checked_labels(table.labels)
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    kind = device.split(":")[0]
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(kind, True):
+        raise InvalidInput(f"this machine has no {kind} device; use --device auto or cpu")
+
+
+def _check_out(out: Path, *, force: bool) -> None:
+    """Refuse early, before the work, to overwrite what is there."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise InvalidInput(f"{out} is a file; --out names a folder for the model")
+    if all(file.name == ".lock" for file in out.iterdir()):
+        return
+    if not _is_model(out):
+        raise InvalidInput(f"{out} is a folder with other things in it, not a model; choose another --out")
+    if not force:
+        raise InvalidInput(f"{out} holds a model already; use --force to overwrite it, or choose another --out")
+
+
+def _is_model(folder: Path) -> bool:
+    try:
+        found = json.loads((folder / "manifest.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("attnknn") == "folder"
