@@ -9,13 +9,15 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "laws"), str(TESTS / "faults")]
 
 from bank_model import run_operations  # noqa: E402
-from bank_threads import run_threads  # noqa: E402
+from bank_threads import Crowd, run_threads  # noqa: E402
 
 SHARES = {
     ("exact", "l2"): 0.3,
@@ -60,13 +62,18 @@ def crowd(seconds: float, seed: int) -> None:
     for index in ("exact", "flat", "hnsw", "ivf"):
         show = _line(f"{index}: {{}} answers from 8 threads while 2 edit and 1 saves")
         with tempfile.TemporaryDirectory() as folder:
-            done = run_threads(index, seconds / 4, seed, Path(folder) / "bank", progress=lambda c: show(c.answers))
+            tell = partial(_answers, show)
+            done = run_threads(index, seconds / 4, seed, Path(folder) / "bank", progress=tell)
         show(done.answers)
         print(f", {done.edits:,} edits, {seconds / 4:.0f} s", flush=True)
 
 
-def _line(text: str):  # noqa: ANN202
-    """A progress line, rewritten on a terminal and left out of a log but for its last state."""
+def _answers(show: Callable[[int], None], crowd: Crowd) -> None:
+    show(crowd.answers)
+
+
+def _line(text: str) -> Callable[[int], None]:
+    """A progress line, rewritten in place."""
     return lambda count: print(f"\r{text.format(f'{count:,}')}", end="", flush=True)
 
 

@@ -29,12 +29,32 @@ def importers_of(name):
     return {path.relative_to(SOURCE).as_posix() for path in MODULES if name in imported(path)}
 
 
-@pytest.mark.parametrize("statement", ["import attnknn", "from attnknn import AttnKNNClassifier"])
-def test_importing_loads_nothing_slow_or_optional(statement):
-    unwanted = ("faiss", "matplotlib", "typer", "pandas", "polars", "pyarrow", "fastapi")
-    code = f"{statement}\nimport sys\nprint(*[name for name in {unwanted!r} if name in sys.modules])"
+def loaded_by(statement):
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert ran.stdout.split() == []
+    return set(ran.stdout.split())
+
+
+SLOW = {"faiss", "matplotlib", "typer", "rich", "polars", "fastapi"}
+
+
+def test_importing_the_package_loads_nothing_slow():
+    assert not loaded_by("import attnknn") & (SLOW | {"pandas", "pyarrow", "torch", "sklearn"})
+
+
+def test_importing_the_classifier_loads_nothing_optional():
+    # scikit-learn 1.9 imports pandas by itself where it is installed; our own modules do not (next test).
+    assert not loaded_by("from attnknn import AttnKNNClassifier") & SLOW
+
+
+def test_no_module_imports_a_frame_library_before_it_is_needed():
+    for path in MODULES:
+        top = ast.parse(path.read_text(encoding="utf-8")).body
+        names = {
+            alias.name.partition(".")[0] for node in top if isinstance(node, ast.Import) for alias in node.names
+        }
+        names |= {(node.module or "").partition(".")[0] for node in top if isinstance(node, ast.ImportFrom)}
+        assert not names & {"pandas", "polars", "pyarrow", "matplotlib", "faiss"} or path.name == "faiss.py", path
 
 
 def test_only_the_bank_knows_faiss_only_the_command_line_knows_typer_and_nobody_pickle():

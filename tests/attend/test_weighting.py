@@ -119,7 +119,9 @@ def test_a_training_query_is_left_out_together_with_its_group():
         pair = [row for row in range(40) if groups[row] == groups[query]]
         changed, _ = filled(4, groups=groups)
         changed.update(pair, labels=(changed.labels(pair) + 1) % 3)
-        after = log_reliability(changed.search(changed.vectors([query]), 5, exclude=[query]), changed, np.array([query]))
+        after = log_reliability(
+            changed.search(changed.vectors([query]), 5, exclude=[query]), changed, np.array([query])
+        )
         np.testing.assert_array_equal(after[0], before[query])
 
 

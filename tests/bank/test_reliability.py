@@ -115,7 +115,8 @@ def test_takes_rows_of_any_shape():
     rows = rng.integers(0, 30, (4, 5))
     np.testing.assert_array_equal(bank.reliability(rows), flat[rows])
     queries = rng.integers(0, 30, (4, 1))
-    apart = [[bank.reliability([row], leaving_out=query)[0] for row in rows[at]] for at, query in enumerate(queries)]
+    pairs = zip(rows, queries, strict=True)
+    apart = [[bank.reliability([row], leaving_out=query)[0] for row in line] for line, query in pairs]
     np.testing.assert_array_equal(bank.reliability(rows, leaving_out=queries), apart)
     assert bank.reliability([]).shape == (0,)
 

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from attnknn.cli.demo_draw import digit, png, reliability_diagram
+from attnknn.study.draw import digit, png, reliability_diagram
 from attnknn.metrics import reliability_curve
 
 VOID = {"meta", "img", "rect", "line", "br", "link"}

@@ -131,7 +131,7 @@ def test_an_emptied_model_says_so_and_comes_back_to_life(wine, weights):
     expected = model.predict_proba(X)
     model.remove(model.bank_.ids)
     for call in (model.predict, model.predict_proba, model.explain):
-        with pytest.raises(InvalidInput, match="empty.*add"):
+        with pytest.raises(InvalidInput, match=r"empty.*add"):
             call(X)
     model.add(X, y)
     np.testing.assert_allclose(model.predict_proba(X), expected, rtol=0, atol=1e-12)

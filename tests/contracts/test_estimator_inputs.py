@@ -84,7 +84,7 @@ def test_reordered_renamed_missing_or_extra_columns_are_refused(library):
     }
     for what, X in wrong.items():
         for call in (model.predict, lambda rows: model.add(rows, y)):
-            with pytest.raises(ValueError, match="feature names|columns|features"):
+            with pytest.raises(ValueError, match=r"feature names|columns|features"):
                 call(X)
         assert len(model.bank_) == 30, what
 
@@ -197,7 +197,7 @@ def test_labels_of_this_kind_come_back_as_they_are(kind):
     model = AttnKNNClassifier(3).fit(X, y)
     predicted = model.predict(X)
     assert predicted.tolist() == list(y)
-    assert model.classes_.tolist() == sorted(set(list(three)))
+    assert model.classes_.tolist() == sorted(set(three))
     assert model.score(X, y) == 1.0
     if isinstance(three, np.ndarray):
         assert predicted.dtype == three.dtype
@@ -258,7 +258,9 @@ def test_only_the_ratios_of_sample_weights_matter(weights):
     once = model.fit(X, y, sample_weight=importance).predict_proba(X)
     np.testing.assert_array_equal(model.fit(X, y, sample_weight=4 * importance).predict_proba(X), once)
     ones = model.fit(X, y).predict_proba(X)
-    np.testing.assert_allclose(model.fit(X, y, sample_weight=np.full(len(y), 2.0)).predict_proba(X), ones, atol=1e-12)
+    np.testing.assert_allclose(
+        model.fit(X, y, sample_weight=np.full(len(y), 2.0)).predict_proba(X), ones, atol=1e-12
+    )
 
 
 def test_sample_weights_multiply_the_votes():

@@ -85,7 +85,8 @@ def test_softmax_agrees_with_scipy_in_extended_precision(seed, k, scale, prior, 
     wide = (scale * similarities + shift).astype(np.longdouble)
     with np.errstate(divide="ignore"):
         expected = scipy_softmax(wide + np.log(times.astype(np.longdouble)), axis=1)
-    options = {"bias": torch.from_numpy(shift) if bias else None, "prior": torch.from_numpy(times) if prior else None}
+    given = {"bias": (bias, shift), "prior": (prior, times)}
+    options = {name: torch.from_numpy(column) for name, (wanted, column) in given.items() if wanted}
     weights = softmax(torch.from_numpy(similarities), scale, **options)
     np.testing.assert_allclose(weights, expected.astype(float), rtol=1e-9, atol=1e-300)
 

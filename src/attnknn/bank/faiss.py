@@ -25,6 +25,7 @@ try:
 except ImportError as missing:
     raise MissingExtra("this index needs FAISS: pip install 'attnknn[faiss]', or use index='exact'") from missing
 
+_WASTE = 1024  # places left by moved rows that are not worth building the index again for
 _SPARE = 8  # candidates beyond k: float32 may rank the last ones wrongly
 
 
@@ -49,16 +50,17 @@ class FlatIndex:
 
     def append(self, vectors: NDArray[Any], start: int) -> None:
         """Rows from ``start`` on are new. ``vectors`` holds all rows, here and below."""
-        if self._outgrown(len(vectors)):
-            gone = np.flatnonzero(self._position_of.values == NO_ROW)
-            self.rebuild(vectors)
-            self.hide(gone)
+        if self._index.ntotal == 0 or self._outgrown(len(vectors)):
+            self._renew(vectors)
             return
         self._vectors = vectors
         self._put(np.arange(start, len(vectors)))
 
     def replace(self, vectors: NDArray[Any], rows: NDArray[np.int64]) -> None:
         """The vectors of some rows have changed: their old places are masked, new ones appended."""
+        if self._index.ntotal > 2 * len(vectors) + _WASTE:
+            self._renew(vectors)
+            return
         self._vectors = vectors
         self._row_of.values[self._position_of.values[rows]] = NO_ROW
         self._put(rows)
@@ -93,6 +95,12 @@ class FlatIndex:
     def to_bytes(self) -> bytes | None:
         """The index as FAISS writes it, where that is worth more than the time to build it again."""
         return None
+
+    def _renew(self, vectors: NDArray[Any]) -> None:
+        gone = np.flatnonzero(self._position_of.values == NO_ROW)
+        self.rebuild(vectors)
+        if len(gone):
+            self.hide(gone)
 
     def _start_over(self, rows: int) -> None:
         self._index = self._made(rows)

@@ -127,12 +127,11 @@ class MemoryBank:
     def label_weights(self, classes: int) -> NDArray[np.float64]:
         """(classes,) the summed weights of the rows of each label."""
         with self._lock.read():
-            held = self._label_weights
-            if held is None or len(held) < classes:
+            if self._label_weights is None or len(self._label_weights) < classes:
                 alive = self._store.alive
-                held = np.bincount(self._store.labels[alive], self._store.weights[alive], minlength=classes)
-                self._label_weights = held
-            return held[:classes].copy()
+                counts = np.bincount(self._store.labels[alive], self._store.weights[alive], minlength=classes)
+                self._label_weights = np.asarray(counts, np.float64)
+            return self._label_weights[:classes].copy()
 
     def vectors(self, rows: ArrayLike) -> NDArray[Any]:
         """The vectors of some rows, as they were given."""

@@ -13,7 +13,7 @@ from attnknn.cli import screen
 from attnknn.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from attnknn.cli.demo_run import Abstention, Contender, DemoRun, Edit
+    from attnknn.study.demo import Abstention, Contender, DemoRun, Edit
 
 _SCORES = ("accuracy", "nll", "ece", "ece_floor", "brier")
 
@@ -33,8 +33,8 @@ def demo(
     if not out.parent.is_dir() or out.is_dir():
         raise InvalidInput(f"{out} cannot be written: --out names a file in a folder that exists")
     with screen.progress("starting") as say:
-        from attnknn.cli.demo_page import page
-        from attnknn.cli.demo_run import run
+        from attnknn.study.demo import run
+        from attnknn.study.demo_page import page
 
         found = run(seed, say)
         out.write_text(page(found, _versions()), encoding="utf-8")

@@ -61,11 +61,12 @@ def check_options(model: Any) -> Options:
 
 def search_device(device: str) -> str:
     """The device that ``device`` means on this machine."""
-    if device != "auto":
-        return device
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if there[name])
+    if not there.get(device.split(":")[0], False):
+        raise InvalidInput(f"this machine has no device {device!r}; use 'cpu' or 'auto'")
+    return device
 
 
 def search_index(index: str, rows: int) -> str:

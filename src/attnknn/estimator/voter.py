@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from attnknn.attend import Weighting
 from attnknn.bank import MemoryBank
 from attnknn.calibrate import Calibrator, DensityTemperature, Identity, Isotonic, Temperature, fit_calibrator
+from attnknn.calibrate.isotonic import Knots
 from attnknn.errors import InvalidInput
 from attnknn.ops import vote
 from attnknn.predict import Answer, answer, answers
@@ -19,7 +20,7 @@ from attnknn.train import Tuning, choose_judges, leave_one_out, loo_prior, tune
 
 Floats = NDArray[np.float64]
 
-_AS_VOTED = ((0.0, 1.0), (0.0, 1.0))  # the curve of a class that nothing is known of
+_AS_VOTED: Final[Knots] = ((0.0, 1.0), (0.0, 1.0))  # the curve of a class that nothing is known of
 DENSITY_FROM = 200
 """Rows from which ``calibration="auto"`` fits a temperature that follows density."""
 

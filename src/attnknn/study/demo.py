@@ -179,7 +179,7 @@ def fitted(digits: Digits, rows: Ints, weights: str, seed: int) -> AttnKNNClassi
 
 def best_peer(digits: Digits) -> KNeighborsClassifier:
     """KNeighborsClassifier with the k and weights that do best on the validation rows."""
-    best: tuple[tuple[float, float], Any] | None = None
+    best: tuple[tuple[float, float], Any] = (-1.0, 0.0), None
     truth = digits.y[digits.validate]
     for k in (1, 2, 3, 4, 5, 7, 9, 11, 15, 21, 31):
         for weights in ("uniform", "distance"):
@@ -187,9 +187,8 @@ def best_peer(digits: Digits) -> KNeighborsClassifier:
             chances = model.predict_proba(digits.X[digits.validate])
             right = float((chances.argmax(axis=1) == truth).mean())
             merit = right, -float(_brier(chances, truth).mean())
-            if best is None or merit > best[0]:
+            if merit > best[0]:
                 best = merit, model
-    assert best is not None  # noqa: S101
     return best[1].fit(digits.X[digits.learn], digits.y[digits.learn])
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from attnknn.cli.demo_draw import bar, digit, reliability_diagram
-from attnknn.cli.demo_run import CLEAR, PEER, Abstention, Contender, DemoRun, Edit, Explained
 from attnknn.metrics import Estimate, reliability_curve
 from attnknn.predict import Reason
+from attnknn.study.demo import CLEAR, PEER, Abstention, Contender, DemoRun, Edit, Explained
+from attnknn.study.draw import bar, digit, reliability_diagram
 
 _MOST = 8  # neighbors in a picture row
 

@@ -1,0 +1,1 @@
+"""Runs and the pages that show them: for now the demo."""
