@@ -346,7 +346,7 @@ def started(*arguments):
 
 
 def test_two_processes_saving_one_folder_never_mix_and_a_reader_always_reads(tmp_path):
-    writers = [started(who, tmp_path, 2.5) for who in ("one", "two")]
+    writers = [started(who, tmp_path, 1.8) for who in ("one", "two")]
     write_folder(tmp_path, "thing", {"part_a.json": b"start", "part_b.json": b"start"})
     for writer in writers:
         writer.stdin.write("go\n")

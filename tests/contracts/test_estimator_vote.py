@@ -200,10 +200,11 @@ def test_probabilities_are_finite_sum_to_one_and_are_never_zero_once_calibrated(
     np.testing.assert_array_equal(model.predict(X), model.classes_[model.predict_proba(X).argmax(axis=1)])
 
 
-@pytest.fixture(scope="module")
-def cancer():
+@pytest.fixture(scope="module", params=[{}, {"n_neighbors": 5, "weights": "uniform", "calibration": None}])
+def cancer(request):
+    """The default, and a model whose confidences tie: 3, 4 or 5 of 5."""
     X, y = shuffled(load_breast_cancer)
-    model = AttnKNNClassifier(random_state=0).fit(X[:200], y[:200])
+    model = AttnKNNClassifier(random_state=0, **request.param).fit(X[:200], y[:200])
     return model, X[200:], y[200:]
 
 

@@ -15,7 +15,7 @@ from attnknn.bank.lock import ReadersWriterLock
 def test_eight_threads_search_while_others_edit(index, tmp_path):
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     print(f"seed {seed}")
-    crowd = run_threads(index, 2.5, seed, tmp_path / "bank")
+    crowd = run_threads(index, 2.0, seed, tmp_path / "bank")
     print(f"{crowd.answers} answers, {crowd.edits} edits")
     assert crowd.answers > 20
     assert crowd.edits > 10

@@ -120,9 +120,7 @@ class FlatIndex:
     def _outgrown(self, rows: int) -> bool:
         return False
 
-    def _positions(
-        self, seen: NDArray[np.float32], fetch: int, exhaustive: bool = False
-    ) -> NDArray[np.int64]:
+    def _positions(self, seen: NDArray[np.float32], fetch: int, exhaustive: bool = False) -> NDArray[np.int64]:
         live = self._live  # FAISS keeps a bare pointer: hold the bitmap while it searches
         selector = None if live is None else faiss.IDSelectorBitmap(live)
         index, options = (self._thorough if exhaustive else self._usual)(fetch, selector)

@@ -129,11 +129,12 @@ class Store:
         columns = ("vectors", "labels", "groups", "weights")
         tensors = {name: np.ascontiguousarray(getattr(self, name)[alive]) for name in columns}
         kept = np.flatnonzero(alive).tolist()
+        metadata = [self.metadata[row] for row in kept]
         rows = {
             "dim": self.dim,
             "next_id": self._next_id,
             "ids": [self.names[row] for row in kept],
-            "metadata": [self.metadata[row] for row in kept] if any(held is not None for held in self.metadata) else None,
+            "metadata": metadata if any(entry is not None for entry in metadata) else None,
         }
         return {"rows.safetensors": save_tensors(tensors), "rows.json": json.dumps(rows).encode()}
 
