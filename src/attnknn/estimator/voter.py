@@ -61,6 +61,8 @@ class Voter:
     def finished(self, said: Answer, prior: Floats) -> Floats:
         """Prior and calibration on top of the bank's answer."""
         votes = vote(said.evidence, torch.from_numpy(prior), self.mass).numpy()
+        if isinstance(self.calibrator, Identity):
+            return votes
         return self.calibrator.transform(votes, said.density)
 
     def extended(self, place: NDArray[np.int64], classes: int) -> Voter:

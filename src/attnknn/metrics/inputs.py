@@ -37,9 +37,7 @@ def checked_mass(values: ArrayLike, name: str) -> Floats:
     """Values as float64 of shape ``(n, classes)``, finite and not negative."""
     array = as_floats(values, name)
     if array.ndim != 2 or 0 in array.shape:
-        raise InvalidInput(
-            f"{name} must have shape (n, classes) with at least one of each, got {array.shape}"
-        )
+        raise InvalidInput(f"{name} must have shape (n, classes) with at least one of each, got {array.shape}")
     if (array < 0).any():
         row, column = np.argwhere(array < 0)[0]
         raise InvalidInput(

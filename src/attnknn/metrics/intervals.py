@@ -96,8 +96,7 @@ def evaluate(
     drawn = _under_draws(scores, len(checked_y), draws, seed)
     ones = np.ones((1, len(checked_y)))
     report = {
-        name: Estimate(float(value(ones)[0]), *_percentiles(drawn[name], LEVEL))
-        for name, value in scores.items()
+        name: Estimate(float(value(ones)[0]), *_percentiles(drawn[name], LEVEL)) for name, value in scores.items()
     }
     floor = simulated_ece(checked_p, draws=draws, seed=seed)
     return report | {"ece_floor": Estimate(float(floor.mean()), *_percentiles(floor, LEVEL))}

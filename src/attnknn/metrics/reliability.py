@@ -150,9 +150,7 @@ def _pool(kind: Kind, stated: Floats, bins: int) -> Pool:
 
 def _equal_width_pool(stated: Floats, bins: int) -> Pool:
     bin_of = equal_width(stated, bins)
-    return lambda gaps, weights: np.asarray(
-        np.abs(sums(bin_of, gaps, bins)).sum(axis=1) / weights.sum(axis=1)
-    )
+    return lambda gaps, weights: np.asarray(np.abs(sums(bin_of, gaps, bins)).sum(axis=1) / weights.sum(axis=1))
 
 
 def _equal_mass_pool(stated: Floats, bins: int) -> Pool:

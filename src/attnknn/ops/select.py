@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from attnknn.errors import InvalidInput
-from attnknn.ops.similarity import Metric, distances, unit
+from attnknn.ops import kernels
+from attnknn.ops.similarity import Metric
 
 MEMORY_BUDGET: Final = 256 * 2**20
 """Bytes that a search may hold beside the keys and its answer."""
@@ -27,12 +27,13 @@ NO_ROW: Final = torch.iinfo(torch.int64).max
 
 _QUERIES = 1024  # queries per product at most
 _FEWEST = 128  # and at least: fewer would make the product slow
+_FEW = 16  # queries that are looked at without groups
 _COLUMNS = 4096  # columns per product: larger ones spill out of the cache
 _GROUP = 16  # scores per group; only the groups with the largest maxima are looked into
 _SPARE = 4  # candidates beyond k, so that the error bound rarely asks for a second look
 _RETRY = 512  # most candidates accepted on float32 evidence; beyond that, float64 scores decide
 _SLICE = 8192  # keys converted to float64 at a time
-_CACHE = 2**20  # bytes of float64 candidates worked on at a time on the CPU
+_CACHE = 2**20  # bytes of float64 candidates worked on at a time on the CPU, so that they stay in cache
 
 
 class TopK(NamedTuple):
@@ -63,24 +64,18 @@ class Keys:
 
     def centered(self, vectors: Tensor) -> Tensor:
         """Vectors as the scores see them, in the widest float the device has."""
-        vectors = vectors.to(wide_float(vectors.device))
-        return unit(vectors) if self.metric == "cosine" else vectors - self.center
+        return kernels.centered(vectors, self.center, self.metric)
 
     def between(self, start: int, stop: int) -> Keys:
         """The keys of some rows, sharing memory."""
         return replace(self, vectors=self.vectors[start:stop], table=self.table[:, start:stop])
 
 
-def wide_float(device: torch.device) -> torch.dtype:
-    """The widest float of a device: float64, but float32 on MPS, which has no other."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 @torch.no_grad()
 def prepare(vectors: Tensor, metric: Metric = "l2", out: Tensor | None = None) -> Keys:
     """Lay keys (n, d) out for :func:`exact_topk`, in the first columns of ``out`` where it is given."""
     rows, dim = vectors.shape
-    center = torch.zeros(dim, dtype=wide_float(vectors.device), device=vectors.device)
+    center = torch.zeros(dim, dtype=kernels.wide_float(vectors.device), device=vectors.device)
     if metric == "l2" and rows:
         center = vectors.mean(dim=0, dtype=center.dtype)
     table = torch.empty(dim + 1, rows, device=vectors.device) if out is None else out[:, :rows]
@@ -93,7 +88,7 @@ def fill(keys: Keys, start: int, vectors: Tensor) -> float:
     longest = 0.0
     for at in range(0, len(vectors), _SLICE):
         block = keys.centered(vectors[at : at + _SLICE])
-        norms = torch.linalg.vector_norm(block, dim=1)
+        norms = kernels.lengths(block)
         columns = slice(start + at, start + at + len(block))
         keys.table[:-1, columns] = block.T
         keys.table[-1, columns] = -norms.square() / 2 if keys.metric == "l2" else 0.0
@@ -180,15 +175,12 @@ def _search(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budge
 
 def _nearest(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budget: int) -> TopK:
     """The exact top k of one block of keys."""
-    slack = _slack(queries, keys, torch.float32)
+    centered = keys.centered(queries)
+    slack = _slack(centered, keys, torch.float32)
     m = min(k + _SPARE, keys.rows)
-    if len(queries) <= 16 or 4 * m > keys.rows // _GROUP:
-        scores = _scores(queries, keys, leave_out)
-        top, columns = scores.topk(m)
-    else:
-        scores, maxima = _grouped_scores(queries, keys, leave_out)
-        top, columns = _largest(scores, m, maxima)
-    best = _settled(queries, keys, scores, columns, k, budget)
+    scores, maxima = _scores(centered, keys, leave_out)
+    top, columns = kernels.largest(scores, m) if len(queries) <= _FEW else _largest(scores, m, maxima)
+    best = _settled(queries, keys, top, columns, k, budget)
     if m == keys.rows:
         return best
     # No other key scores above the last candidate; at -inf none may be found.
@@ -201,69 +193,47 @@ def _nearest(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budg
     return best
 
 
-def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """The matrix product into ``out``; by NumPy on the CPU, whose BLAS is the faster one on many machines."""
-    if out.device.type == "cpu":
-        with np.errstate(invalid="ignore"):  # hidden keys have an offset of minus infinity
-            np.matmul(left.numpy(), right.numpy(), out=out.numpy())
-    else:
-        torch.mm(left, right, out=out)
-
-
-def _asked(queries: Tensor, keys: Keys) -> Tensor:
-    asked = torch.ones(len(queries), queries.shape[1] + 1, device=queries.device)
-    asked[:, :-1] = keys.centered(queries)
-    return asked
-
-
-def _scores(queries: Tensor, keys: Keys, leave_out: Tensor | None) -> Tensor:
-    """(q, n) float32; what must not be found scores minus infinity."""
-    scores = torch.empty(len(queries), keys.rows, device=queries.device)
-    _product(_asked(queries, keys), keys.table, scores)
-    return _left_out(scores, leave_out)
-
-
-def _empty(*shape: int, device: torch.device) -> Tensor:
-    """Uninitialized float32; NumPy asks for huge pages, which spares thousands of page faults."""
-    return torch.from_numpy(np.empty(shape, np.float32)) if device.type == "cpu" else torch.empty(shape, device=device)
-
-
-def _left_out(scores: Tensor, leave_out: Tensor | None) -> Tensor:
-    if leave_out is not None:
-        scores[leave_out[:, 0], leave_out[:, 1]] = -torch.inf
-    return scores
-
-
-def _grouped_scores(queries: Tensor, keys: Keys, leave_out: Tensor | None) -> tuple[Tensor, Tensor]:
+def _scores(centered: Tensor, keys: Keys, leave_out: Tensor | None) -> tuple[Tensor, Tensor]:
     """Scores (q, n rounded up to whole blocks) and the maxima of their groups, taken while still in cache.
 
-    A block holds ``_GROUP`` runs of columns; a group has the same place in each run.
+    What must not be found scores minus infinity. A block holds ``_GROUP`` runs of columns; a group has the
+    same place in each run.
     """
-    asked = _asked(queries, keys)
-    wide = _COLUMNS if queries.device.type == "cpu" else 16 * _COLUMNS
+    device = centered.device
+    asked = kernels.with_ones(centered)
+    wide = _block_width(len(asked), keys.rows, device)
     blocks = -(-keys.rows // wide)
-    scores = _empty(len(queries), blocks, wide, device=queries.device)
-    maxima = torch.empty(len(queries), blocks, wide // _GROUP, device=queries.device)
+    scores = kernels.empty(len(asked), blocks, wide, device=device)
+    maxima = kernels.empty(len(asked), blocks, wide // _GROUP, device=device)
     for at in range(blocks):
         table = keys.table[:, at * wide : (at + 1) * wide]
-        scores[:, at, table.shape[1] :] = -torch.inf
-        _product(asked, table, scores[:, at, : table.shape[1]])
-        _left_out(scores[:, at], _part(leave_out, 1, at * wide, (at + 1) * wide))
-        torch.amax(scores[:, at].view(len(queries), _GROUP, -1), dim=1, out=maxima[:, at])
+        kernels.hide(scores[:, at, table.shape[1] :])
+        kernels.product(asked, table, out=scores[:, at, : table.shape[1]])
+        hidden = _part(leave_out, 1, at * wide, (at + 1) * wide)
+        if hidden is not None:
+            scores[hidden[:, 0], at, hidden[:, 1]] = -torch.inf
+        if len(asked) > _FEW:
+            kernels.group_maxima(scores[:, at].view(len(asked), _GROUP, -1), out=maxima[:, at])
     return scores.flatten(1), maxima
 
 
-def _slack(queries: Tensor, keys: Keys, dtype: torch.dtype) -> Tensor:
+def _block_width(queries: int, rows: int, device: torch.device) -> int:
+    """Columns per product: few queries take all at once, many a block that stays in cache."""
+    most = _COLUMNS if queries > _FEW and device.type == "cpu" else 2**20
+    return -(-min(rows, most) // _GROUP**2) * _GROUP**2
+
+
+def _slack(centered: Tensor, keys: Keys, dtype: torch.dtype) -> Tensor:
     """(q,) how far a score may fall below the k-th and yet belong to a nearer key: twice the rounding error.
 
     |fl(q.x) - q.x| <= terms * u * |q| |x| in whatever order the terms are added.
     """
     roundoff = torch.finfo(dtype).eps / 2
-    if queries.device.type == "cuda" and dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
+    if centered.device.type == "cuda" and dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
         roundoff = 2.0**-11
-    asked: Tensor = torch.linalg.vector_norm(keys.centered(queries), dim=1)
+    asked = kernels.lengths(centered)
     size = asked * keys.longest + (keys.longest**2 / 2 if keys.metric == "l2" else 0.0)
-    terms = queries.shape[1] + 16  # the sum itself, and the rounding of its inputs
+    terms = centered.shape[1] + 16  # the sum itself, and the rounding of its inputs
     lost = torch.finfo(dtype).tiny * (1 + asked + keys.longest)  # below the smallest normal number
     slack: Tensor = 2 * terms * (roundoff * size + lost)
     return slack.to(dtype)
@@ -272,32 +242,35 @@ def _slack(queries: Tensor, keys: Keys, dtype: torch.dtype) -> Tensor:
 def _largest(scores: Tensor, m: int, maxima: Tensor) -> tuple[Tensor, Tensor]:
     """Values and columns of the m largest scores, which lie in the m groups with the largest maxima.
 
-    ``maxima`` (q, blocks, run): group g of block b has the columns (b * _GROUP + r) * run + g for every r.
+    ``maxima`` is (q, blocks, run); :func:`kernels.members` says which columns a group has.
     """
     run = maxima.shape[2]
     flat = maxima.flatten(1)
-    if flat.shape[1] % _GROUP or flat.shape[1] < 4 * m * _GROUP:
-        group = flat.topk(m).indices
+    if 4 * m > flat.shape[1]:
+        return kernels.largest(scores, m)
+    if flat.shape[1] % _GROUP:
+        group = kernels.largest(flat, m)[1]
     else:
-        group = _largest(flat, m, flat.view(len(flat), 1, _GROUP, -1).amax(dim=2))[1]
-    first = group // run * (run * _GROUP) + group % run
-    columns = (first[:, None] + run * torch.arange(_GROUP, device=group.device)[:, None]).flatten(1)
-    top, at = scores.gather(1, columns).topk(m)
-    return top, columns.gather(1, at)
+        coarse = kernels.empty(len(flat), 1, flat.shape[1] // _GROUP, device=flat.device)
+        kernels.group_maxima(flat.view(len(flat), _GROUP, -1), out=coarse[:, 0])
+        group = _largest(flat, m, coarse)[1]
+    columns = kernels.members(group, run, _GROUP)
+    top, at = kernels.largest(kernels.take(scores, columns), m)
+    return top, kernels.take(columns, at)
 
 
 def _second_look(queries: Tensor, keys: Keys, scores: Tensor, slack: Tensor, k: int, budget: int) -> TopK:
-    columns = _within(scores, k, slack)
-    if columns.shape[1] > max(_RETRY, 4 * k) and wide_float(queries.device) != scores.dtype:
+    near, columns = _within(scores, k, slack)
+    if columns.shape[1] > max(_RETRY, 4 * k) and kernels.wide_float(queries.device) != scores.dtype:
         scores = _wide_scores(queries, keys, scores)
-        columns = _within(scores, k, _slack(queries, keys, scores.dtype))
-    return _settled(queries, keys, scores, columns, k, budget)
+        near, columns = _within(scores, k, _slack(keys.centered(queries), keys, scores.dtype))
+    return _settled(queries, keys, near, columns, k, budget)
 
 
-def _within(scores: Tensor, k: int, slack: Tensor) -> Tensor:
-    """The columns of every score within ``slack`` of the k-th, as many for each query as the neediest has."""
-    floor = scores.topk(k).values[:, -1] - slack
-    return scores.topk(int((scores >= floor[:, None]).sum(dim=1).max())).indices
+def _within(scores: Tensor, k: int, slack: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and columns of every score within ``slack`` of the k-th; as many for each as the neediest has."""
+    floor = kernels.largest(scores, k)[0][:, -1] - slack
+    return kernels.largest(scores, kernels.most_above(scores, floor))
 
 
 def _wide_scores(queries: Tensor, keys: Keys, scores: Tensor) -> Tensor:
@@ -312,8 +285,8 @@ def _wide_scores(queries: Tensor, keys: Keys, scores: Tensor) -> Tensor:
 
 
 def _settled(queries: Tensor, keys: Keys, scores: Tensor, columns: Tensor, k: int, budget: int) -> TopK:
-    """The k nearest among candidate columns; those that score minus infinity are none."""
-    rows = columns.masked_fill(scores.gather(1, columns) == -torch.inf, NO_ROW)
+    """The k nearest among candidate columns and their scores; those at minus infinity are none."""
+    rows = columns.masked_fill(scores == -torch.inf, NO_ROW)
     return nearest_of(queries, keys.vectors, rows, k, metric=keys.metric, budget=budget)
 
 
@@ -330,30 +303,16 @@ def nearest_of(
 
 def _distances_at(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric, budget: int) -> Tensor:
     """(q, m) distances of each query to its rows, a bounded piece at a time."""
-    queries = queries.to(wide_float(queries.device))
-    dim, m = vectors.shape[1], max(1, rows.shape[1])
-    dense = 4 * m > len(vectors)
-    piece = min(budget, _CACHE) if queries.device.type == "cpu" else budget
-    step = max(1, budget // (64 * len(vectors)) if dense else piece // (8 * m * dim))
-    some = max(1, budget // (64 * min(step, max(1, len(queries))) * dim))
+    queries = queries.to(kernels.wide_float(queries.device))
+    piece = min(budget // 8, _CACHE) if queries.device.type == "cpu" else budget // 8
+    several = max(1, piece // (8 * max(1, rows.shape[1]) * vectors.shape[1]))  # queries at a time
+    some = max(1, piece // (8 * several * vectors.shape[1]))  # and candidates of each
     gaps = queries.new_empty(rows.shape)
-    for at in range(0, len(queries), step):
-        asked, picked = queries[at : at + step], rows[at : at + step]
-        if dense:
-            # Not distance_matrix: its last bit depends on the column, and equal keys would not tie.
-            blocks = torch.split(vectors, some)
-            every = torch.cat([distances(asked[:, None], block.to(asked), metric) for block in blocks], dim=1)
-            gaps[at : at + step] = every.gather(1, picked)
-        else:
-            for first in range(0, m, some):
-                part = picked[:, first : first + some]
-                gaps[at : at + step, first : first + some] = _gathered(asked, vectors, part, metric)
+    for at in range(0, len(queries), several):
+        for first in range(0, rows.shape[1], some):
+            where = slice(at, at + several), slice(first, first + some)
+            gaps[where] = kernels.gaps(queries[where[0]], vectors, rows[where], metric)
     return gaps
-
-
-def _gathered(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric) -> Tensor:
-    picked = vectors.index_select(0, rows.flatten()).to(queries.dtype)
-    return distances(queries[:, None], picked.view(*rows.shape, -1), metric)
 
 
 def _merged(first: TopK, second: TopK, k: int) -> TopK:
@@ -373,5 +332,5 @@ def _part(pairs: Tensor | None, axis: int, start: int, stop: int) -> Tensor | No
 
 
 def _nothing(queries: Tensor, k: int) -> TopK:
-    empty = queries.new_zeros(len(queries), k, dtype=wide_float(queries.device))
+    empty = queries.new_zeros(len(queries), k, dtype=kernels.wide_float(queries.device))
     return TopK(empty.long(), empty)

@@ -50,9 +50,10 @@ def softmax(
     logits = scale * similarities.masked_fill(~present, 0.0)
     if bias is not None:
         logits = logits + bias.masked_fill(~present, 0.0)
-    logits = logits.masked_fill(~present, -torch.inf)
-    top = logits.amax(dim=-1, keepdim=True)
-    return _normalized((logits - top.masked_fill(top == -torch.inf, 0.0)).exp(), present, prior)
+    if prior is not None:
+        logits = logits + prior.masked_fill(~present, 1.0).log()
+    some = present.any(dim=-1, keepdim=True)
+    return logits.masked_fill(~present & some, -torch.inf).softmax(dim=-1).masked_fill(~present, 0.0)
 
 
 def _present(values: Tensor, found: Tensor | None, prior: Tensor | None) -> Tensor:

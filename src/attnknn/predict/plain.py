@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnknn.attend import Weighting
 from attnknn.bank import MemoryBank, Neighbors
-from attnknn.ops import evidence, similarity
+from attnknn.ops import Metric, evidence, similarity
 
 _CELLS: Final = 4_000_000  # queries x neighbors held at once
 
@@ -25,7 +25,15 @@ class Answer:
     near: Neighbors
     weights: Tensor  # (queries, k)
     evidence: Tensor  # (queries, classes)
-    density: NDArray[np.float64]  # (queries,) mean similarity of the neighbors
+    metric: Metric
+
+    @property
+    def density(self) -> NDArray[np.float64]:
+        """(queries,) mean similarity of the neighbors."""
+        found = self.near.found
+        close = similarity(torch.from_numpy(np.where(found, self.near.distances, 0.0)), self.metric).numpy()
+        total = np.where(found, close, 0.0).sum(axis=1)
+        return np.asarray(total / np.maximum(found.sum(axis=1), 1))
 
 
 def answers(
@@ -54,11 +62,4 @@ def answer(
     """Weigh neighbors and sum their evidence."""
     weights = weighting(near, bank, class_weight=class_weight, leaving_out=leaving_out)
     weighed = evidence(weights, torch.from_numpy(near.labels), classes)
-    return Answer(near, weights, weighed, _density(near, bank))
-
-
-def _density(near: Neighbors, bank: MemoryBank) -> NDArray[np.float64]:
-    gaps = torch.from_numpy(np.where(near.found, near.distances, 0.0))
-    close = similarity(gaps, bank.metric).numpy()
-    total = np.where(near.found, close, 0.0).sum(axis=1)
-    return np.asarray(total / np.maximum(near.found.sum(axis=1), 1))
+    return Answer(near, weights, weighed, bank.metric)

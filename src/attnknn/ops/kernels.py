@@ -1,0 +1,146 @@
+"""The heavy steps of a search: by NumPy on the CPU, by torch elsewhere.
+
+NumPy's BLAS is the faster one on many processors, and its threads and torch's get into each other's way when
+calls alternate: mixed, a search took twice as long as either alone. So on the CPU all heavy steps are NumPy's.
+None of them is differentiable.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnknn.ops.similarity import Metric, distances, unit
+
+
+def wide_float(device: torch.device) -> torch.dtype:
+    """The widest float of a device: float64, but float32 on MPS, which has no other."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def empty(*shape: int, device: torch.device) -> Tensor:
+    """Uninitialized float32; NumPy asks for huge pages, which spares thousands of page faults."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.empty(shape, np.float32))
+    return torch.empty(shape, device=device)
+
+
+def centered(vectors: Tensor, center: Tensor, metric: Metric) -> Tensor:
+    """Vectors as scores see them: of length 1 for cosine, else relative to a center; in the widest float."""
+    if vectors.device.type != "cpu":
+        vectors = vectors.to(wide_float(vectors.device))
+        return unit(vectors) if metric == "cosine" else vectors - center
+    wide = vectors.numpy().astype(np.float64)
+    return torch.from_numpy(_unit(wide) if metric == "cosine" else wide - center.numpy())
+
+
+def lengths(vectors: Tensor) -> Tensor:
+    """Euclidean lengths along the last axis."""
+    if vectors.device.type == "cpu":
+        array = vectors.numpy()
+        return torch.from_numpy(np.sqrt(np.einsum("...d,...d->...", array, array)))
+    result: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return result
+
+
+def with_ones(vectors: Tensor) -> Tensor:
+    """(q, d + 1) float32: the vectors, and a 1 that takes up the offset of a key."""
+    asked = empty(len(vectors), vectors.shape[1] + 1, device=vectors.device)
+    if vectors.device.type == "cpu":
+        asked.numpy()[:, :-1] = vectors.numpy()
+        asked.numpy()[:, -1] = 1
+    else:
+        asked[:, :-1] = vectors
+        asked[:, -1] = 1
+    return asked
+
+
+def hide(scores: Tensor) -> None:
+    """Set scores to minus infinity."""
+    if scores.device.type == "cpu":
+        scores.numpy().fill(-np.inf)
+    else:
+        scores.fill_(-torch.inf)
+
+
+def members(group: Tensor, run: int, size: int) -> Tensor:
+    """(q, size * m) columns of m groups: group g of block b has (b * size + r) * run + g for r = 0 .. size - 1."""
+    if group.device.type == "cpu":
+        array = group.numpy()
+        first = array + array // run * (run * (size - 1))
+        columns = first[:, None] + (run * np.arange(size))[:, None]
+        return torch.from_numpy(columns.reshape(len(array), -1))
+    first = group + group // run * (run * (size - 1))
+    return (first[:, None] + run * torch.arange(size, device=group.device)[:, None]).flatten(1)
+
+
+def product(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """The matrix product, written to ``out``."""
+    if out.device.type == "cpu":
+        with np.errstate(invalid="ignore"):  # hidden keys have an offset of minus infinity
+            np.matmul(left.numpy(), right.numpy(), out=out.numpy())
+    else:
+        torch.mm(left, right, out=out)
+
+
+def group_maxima(values: Tensor, out: Tensor) -> None:
+    """Maxima over the middle axis of (q, groups, run), written to ``out`` (q, run)."""
+    if out.device.type == "cpu":
+        values.numpy().max(axis=1, out=out.numpy())
+    else:
+        torch.amax(values, dim=1, out=out)
+
+
+def largest(values: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """The m largest of each row, largest first, and their columns."""
+    if values.device.type != "cpu":
+        top, columns = values.topk(m)
+        return top, columns
+    array = values.numpy()
+    at = np.argpartition(array, -m, axis=1)[:, -m:] if m < array.shape[1] else _every(array)
+    found = np.take_along_axis(array, at, axis=1)
+    order = np.argsort(-found, axis=1, kind="stable")
+    ordered = np.take_along_axis(at, order, axis=1)
+    return torch.from_numpy(np.take_along_axis(found, order, axis=1)), torch.from_numpy(ordered)
+
+
+def take(values: Tensor, columns: Tensor) -> Tensor:
+    """The values of each row at its columns."""
+    if values.device.type == "cpu":
+        return torch.from_numpy(np.take_along_axis(values.numpy(), columns.numpy(), axis=1))
+    return values.gather(1, columns)
+
+
+def most_above(values: Tensor, floor: Tensor) -> int:
+    """How many values reach the floor of their row, in the row that has most."""
+    if values.device.type == "cpu":
+        return int(np.count_nonzero(values.numpy() >= floor.numpy()[:, None], axis=1).max())
+    return int((values >= floor[:, None]).sum(dim=1).max())
+
+
+def gaps(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric) -> Tensor:
+    """(q, m) distances of queries (q, d) to rows (q, m) of ``vectors``, in the precision of the queries."""
+    if queries.device.type != "cpu":
+        held = vectors.index_select(0, rows.flatten()).to(queries.dtype)
+        return distances(queries[:, None], held.view(*rows.shape, -1), metric)
+    asked = queries.numpy()[:, None]
+    keys = vectors.numpy()[rows.numpy()].astype(np.float64)
+    if metric == "l2":
+        keys -= asked
+        return torch.from_numpy(np.sqrt(np.einsum("qmd,qmd->qm", keys, keys)))
+    if metric == "cosine":
+        return torch.from_numpy(1 - np.einsum("qd,qmd->qm", _unit(asked)[:, 0], _unit(keys)))
+    return torch.from_numpy(-np.einsum("qd,qmd->qm", asked[:, 0], keys))
+
+
+def _unit(vectors: NDArray[Any]) -> NDArray[Any]:
+    norms = np.sqrt(np.einsum("...d,...d->...", vectors, vectors))[..., None]
+    return np.asarray(vectors / np.where(norms > 0, norms, 1.0))
+
+
+def _every(array: NDArray[Any]) -> NDArray[np.int64]:
+    return np.broadcast_to(np.arange(array.shape[1]), array.shape)
