@@ -45,9 +45,7 @@ def drawn(seed, rows=300, classes=4, *, ties=False):
     """Predictions and labels drawn from them with some noise; every class occurs."""
     rng = np.random.default_rng(seed)
     mass = (
-        rng.integers(1, 5, (rows, classes)).astype(float)
-        if ties
-        else rng.gamma(0.4, size=(rows, classes)) + 1e-9
+        rng.integers(1, 5, (rows, classes)).astype(float) if ties else rng.gamma(0.4, size=(rows, classes)) + 1e-9
     )
     probabilities = mass / mass.sum(axis=1, keepdims=True)
     labels = (rng.random((rows, 1)) > probabilities.cumsum(axis=1)).sum(axis=1).clip(0, classes - 1)
@@ -66,9 +64,7 @@ def test_scores_equal_those_of_scikit_learn(classes, ties):
     for w in (None, weight):
         top = p.argmax(axis=1)
         assert accuracy(p, y, sample_weight=w) == pytest.approx(accuracy_score(y, top, sample_weight=w))
-        assert f1_macro(p, y, sample_weight=w) == pytest.approx(
-            f1_score(y, top, average="macro", sample_weight=w)
-        )
+        assert f1_macro(p, y, sample_weight=w) == pytest.approx(f1_score(y, top, average="macro", sample_weight=w))
         assert nll(p, y, sample_weight=w) == pytest.approx(log_loss(y, p, sample_weight=w))
         one_hot = brier_score_loss(y, p, sample_weight=w, scale_by_half=False, labels=np.arange(classes))
         assert brier(p, y, sample_weight=w) == pytest.approx(one_hot)

@@ -56,9 +56,7 @@ def test_a_prior_per_row_is_the_shared_one_when_rows_agree(seed):
 def test_a_whole_weight_is_a_repeated_row(seed):
     votes, labels, prior = voted(seed, 30)
     weight = np.random.default_rng(seed).integers(0, 3, 30)
-    repeated = (
-        fit_prior_mass(np.repeat(votes, weight, 0), np.repeat(labels, weight), prior) if weight.any() else 1
-    )
+    repeated = fit_prior_mass(np.repeat(votes, weight, 0), np.repeat(labels, weight), prior) if weight.any() else 1
     assert fit_prior_mass(votes, labels, prior, weight) == pytest.approx(repeated, rel=1e-6)
 
 
@@ -68,9 +66,7 @@ def test_rows_that_cannot_tell_are_left_out():
     prior = [0.5, 0.5, 0.0]
     silent = np.vstack([votes, np.zeros((9, 3)), np.tile([1.0, 0.0, 0.0], (2, 1))])
     unknown = np.concatenate([labels, np.zeros(9, int), [2, 7]])
-    assert fit_prior_mass(silent, unknown, prior) == pytest.approx(
-        fit_prior_mass(votes, labels, prior), rel=1e-9
-    )
+    assert fit_prior_mass(silent, unknown, prior) == pytest.approx(fit_prior_mass(votes, labels, prior), rel=1e-9)
     assert fit_prior_mass(np.zeros((3, 2)), [0, 1, 0], [0.5, 0.5]) == 1.0
     assert fit_prior_mass([[1.0, 0.0]], [0], [0.5, 0.5], [0.0]) == 1.0
 

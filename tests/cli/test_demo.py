@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from attnknn.study.draw import digit, png, reliability_diagram
 from attnknn.metrics import reliability_curve
+from attnknn.study.draw import digit, png, reliability_diagram
 
 VOID = {"meta", "img", "rect", "line", "br", "link"}
 

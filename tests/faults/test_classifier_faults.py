@@ -347,3 +347,8 @@ def test_the_promises_hold_without_assertions():
     ran = subprocess.run([sys.executable, "-O", "-c", OPTIMIZED], capture_output=True, text=True, timeout=110)
     if ran.returncode:  # not assert: this file is run under -O as well
         pytest.fail(ran.stdout + ran.stderr)
+
+
+def test_two_clashing_duplicates_alone_share_the_vote_at_the_default_settings():
+    model = AttnKNNClassifier().fit([[1.0, 2.0], [1.0, 2.0]], ["a", "b"])
+    np.testing.assert_allclose(model.predict_proba([[1.0, 2.0]]), [[0.5, 0.5]])

@@ -24,7 +24,7 @@ FORMAT: Final = 1
 
 MANIFEST: Final = "manifest.json"
 _LOCK = ".lock"
-_OURS = re.compile(r"[a-z_]+-[0-9a-f]{20}\.[a-z]+|manifest\.json\.[0-9a-f]{16}\.tmp")
+_OURS = re.compile(r"[a-z0-9_]+-[0-9a-f]{20}\.[a-z]+|manifest\.json\.[0-9a-f]{16}\.tmp")
 _ATTEMPTS = 20  # a load that a save overtakes starts again
 
 

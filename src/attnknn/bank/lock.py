@@ -8,19 +8,28 @@ from contextlib import contextmanager
 
 
 class ReadersWriterLock:
-    """A lock that any number of readers share and a writer has alone; a waiting writer goes first."""
+    """A lock that any number of readers share and a writer has alone.
+
+    A waiting writer goes before readers that come after it; the readers that waited for a writer go before
+    the next one. So neither can starve the other.
+    """
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
         self._readers = 0
         self._writing = False
-        self._waiting = 0
+        self._writers_waiting = 0
+        self._readers_waiting = 0
+        self._admitted = 0  # readers that waited for the last writer and now go first
 
     @contextmanager
     def read(self) -> Iterator[None]:
         """Hold the lock with other readers."""
         with self._turn:
-            self._turn.wait_for(lambda: not self._writing and not self._waiting)
+            self._readers_waiting += 1
+            self._turn.wait_for(lambda: not self._writing and (self._admitted or not self._writers_waiting))
+            self._readers_waiting -= 1
+            self._admitted = max(0, self._admitted - 1)
             self._readers += 1
         try:
             yield
@@ -33,13 +42,14 @@ class ReadersWriterLock:
     def write(self) -> Iterator[None]:
         """Hold the lock alone."""
         with self._turn:
-            self._waiting += 1
-            self._turn.wait_for(lambda: not self._writing and not self._readers)
-            self._waiting -= 1
+            self._writers_waiting += 1
+            self._turn.wait_for(lambda: not self._writing and not self._readers and not self._admitted)
+            self._writers_waiting -= 1
             self._writing = True
         try:
             yield
         finally:
             with self._turn:
                 self._writing = False
+                self._admitted = self._readers_waiting
                 self._turn.notify_all()

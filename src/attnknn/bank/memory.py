@@ -314,7 +314,7 @@ class MemoryBank:
         is_found = rows != NO_ROW
         at = np.where(is_found, rows, 0)
         labels = np.where(is_found, store.labels[at], NO_ROW)
-        weights = store.weights[at] if store.weighted else None
+        weights = np.where(is_found, store.weights[at], 0.0) if store.weighted else None
         return Neighbors(rows, labels, gaps, is_found, weights, store.names)
 
     def _pairs(self, exclude: Sequence[Id | None], queries: int, by_group: bool) -> Tensor:

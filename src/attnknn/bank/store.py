@@ -93,6 +93,8 @@ class Store:
 
     def rows(self, ids: Iterable[Id]) -> NDArray[np.int64]:
         """The rows of some ids."""
+        if isinstance(ids, str):
+            raise InvalidInput(f"ids must be a list of ids, got the string {ids!r}; did you mean [{ids!r}]?")
         names = [_checked_id(name) for name in ids]
         found = [self._row_of.get(_key(name), -1) for name in names]
         missing = [name for name, row in zip(names, found, strict=True) if row < 0]

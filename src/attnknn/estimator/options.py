@@ -59,8 +59,9 @@ def check_options(model: Any) -> Options:
         raise InvalidInput(f"n_neighbors: {problem}; or 'auto'") from problem
 
 
-def search_device(device: str) -> str:
+def search_device(device: str | torch.device) -> str:
     """The device that ``device`` means on this machine."""
+    device = str(device)
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
         return next(name for name in ("cuda", "mps", "cpu") if there[name])

@@ -25,7 +25,7 @@ FIRST_WIDTH: Final = 64  # neighbors looked at before it is known whether more w
 MOST_CELLS: Final = 4_000_000  # judges x neighbors held at once
 _MASSES = np.geomspace(1e-4, 10.0, 26)
 _SCALES = 2.0 ** np.arange(-4.0, 8.5)
-_TRUSTS = (0.0, 0.5, 1.0, 2.0, 4.0)
+_TRUSTS = (0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +43,23 @@ class Tuning:
 class _Panel:
     """What the judges see: (judges, width) per neighbor, (judges,) per judge."""
 
-    same: NDArray[np.bool_]  # the neighbor carries the judge's label
+    labels: NDArray[np.int64]  # of the neighbors
     closeness: Floats  # similarity, relative to the nearest; -inf where there is no neighbor
     gaps: Floats
     factor: Floats | None  # sample and class weights of the neighbors
     trust: Floats | None  # log reliability of the neighbors
-    prior: Floats  # of the judge's own label, without the judge
+    own: NDArray[np.int64]  # the judge's label
+    prior: Floats  # of that label, without the judge
     importance: Floats  # of the judge, summing to 1
 
     def grid(self) -> list[int]:
         """1, 2, 4, ... and the width itself."""
-        width = self.same.shape[1]
+        width = self.labels.shape[1]
         return [*(2**power for power in range(width.bit_length()) if 2**power < width), width]
 
     def spread(self) -> float:
         """A typical difference in similarity among the first neighbors: the unit in which scales are tried."""
-        near = self.closeness[:, min(16, self.same.shape[1]) - 1]
+        near = self.closeness[:, min(16, self.labels.shape[1]) - 1]
         near = -near[np.isfinite(near)]
         return float(np.median(near)) if len(near) else 0.0
 
@@ -67,16 +68,25 @@ class _Panel:
         raw = self._raw(weighting)
         at = np.asarray(ks) - 1
         total = np.cumsum(raw, axis=1)[:, at]
-        right = np.cumsum(np.where(self.same, raw, 0.0), axis=1)[:, at]
+        right = np.cumsum(np.where(self.labels == self.own[:, None], raw, 0.0), axis=1)[:, at]
         share: Floats = np.divide(right, total, out=np.zeros_like(right), where=total > 0)
         return share
+
+    def right(self, weighting: Weighting) -> NDArray[np.bool_]:
+        """(judges,) whether the heaviest label among all neighbors here is the judge's."""
+        raw = self._raw(weighting)
+        labels = np.where(raw > 0, self.labels, 0)
+        classes = 1 + max(int(self.own.max()), int(labels.max()))
+        places = np.arange(len(labels))[:, None] * classes + labels
+        votes = np.bincount(places.ravel(), raw.ravel(), minlength=len(labels) * classes)
+        return np.asarray(votes.reshape(-1, classes).argmax(axis=1) == self.own)
 
     def nearest(self, k: int) -> _Panel:
         """The same judges with only the k nearest neighbors."""
         factor = None if self.factor is None else self.factor[:, :k]
         trust = None if self.trust is None else self.trust[:, :k]
-        first = self.same[:, :k], self.closeness[:, :k], self.gaps[:, :k]
-        return _Panel(*first, factor, trust, self.prior, self.importance)
+        first = self.labels[:, :k], self.closeness[:, :k], self.gaps[:, :k]
+        return _Panel(*first, factor, trust, self.own, self.prior, self.importance)
 
     def _raw(self, weighting: Weighting) -> Floats:
         found = np.isfinite(self.closeness)
@@ -88,7 +98,7 @@ class _Panel:
             raw = np.where(nearest > 0, ratio, self.gaps == 0)
         else:
             logits = weighting.scale * self.closeness
-            if self.trust is not None:
+            if self.trust is not None and weighting.trust:
                 logits = logits + weighting.trust * self.trust
                 logits -= logits.max(axis=1, keepdims=True, initial=-1e300)
             raw = np.exp(logits)
@@ -116,7 +126,7 @@ def tune(
     """Fit what is free: k when it is None, scale and trust where ``weighting`` has them, the prior mass.
 
     k is the smallest of 1, 2, 4, ..., all whose NLL is within one standard error (of the paired difference)
-    of the best. Larger values are tried only while they help.
+    of the best. Larger values are tried only while they help. Trust is chosen by accuracy: see ``_trusting``.
 
     Args:
         bank: The labelled rows.
@@ -128,7 +138,7 @@ def tune(
     """
     judges = _able(bank, judges, class_weight)
     if len(judges) == 0 or len(bank) < 2:
-        return Tuning(k or 1, weighting, 0.0 if not calibrated else 1.0, (), judges)
+        return Tuning(k or min(5, len(bank)), weighting, 0.0 if not calibrated else 1.0, (), judges)
     width = min(k or FIRST_WIDTH, len(bank))
     while True:
         panel = _panel(bank, weighting, judges[: max(256, MOST_CELLS // width)], width, class_weight)
@@ -139,7 +149,7 @@ def tune(
             break
         width = min(4 * width, len(bank))
     chosen = losses.smallest_within_one_error()
-    weighting, mass = _refined(panel, settings[chosen], ks[chosen])
+    weighting, mass = _refined(panel.nearest(ks[chosen]), *settings[chosen])
     curve = tuple((at, float(m), float(e)) for at, m, e in zip(ks, losses.mean_, losses.error_, strict=True))
     # A given k is kept even where the bank is smaller: it may grow.
     return Tuning(k or ks[chosen], weighting, mass if calibrated else 0.0, curve, judges)
@@ -181,9 +191,8 @@ def _candidates(panel: _Panel, weighting: Weighting) -> Iterator[Weighting]:
     if not weighting.fitted or spread <= 0 or not np.isfinite(1 / spread):
         yield weighting
         return
-    trusts = _TRUSTS if panel.trust is not None else (0.0,)
-    for scale, trust in product(_SCALES / spread, trusts):
-        yield replace(weighting, scale=float(scale), trust=trust)
+    for scale in _SCALES / spread:
+        yield replace(weighting, scale=float(scale))
 
 
 def _best_mass(share: Floats, panel: _Panel) -> tuple[float, float]:
@@ -206,26 +215,46 @@ def _nll(share: Floats, mass: float | Floats, prior: Floats) -> Floats:
     return np.asarray(-np.log((share + mass * prior) / (1 + mass)))
 
 
-def _refined(panel: _Panel, setting: tuple[Weighting, float], k: int) -> tuple[Weighting, float]:
-    """Polish scale, trust and mass between the points of the grid."""
-    weighting, mass = setting
-    panel = panel.nearest(k)
+def _refined(panel: _Panel, weighting: Weighting, mass: float) -> tuple[Weighting, float]:
+    """Polish scale and mass between the points of the grid, then see whether trust helps."""
+    width = panel.labels.shape[1]
+    low, high = np.log(weighting.scale) - 1, np.log(weighting.scale) + 1
 
     def at(point: Floats) -> tuple[Weighting, float]:
-        scale = float(np.exp(np.clip(point[1], -80, 80))) if weighting.fitted else 1.0
-        trust = float(np.clip(point[2], 0, 20)) if panel.trust is not None else 0.0
-        return replace(weighting, scale=scale, trust=trust), float(np.exp(np.clip(point[0], -14, 7)))
+        scale = float(np.exp(np.clip(point[1], low, high))) if weighting.fitted else weighting.scale
+        return replace(weighting, scale=scale), float(np.exp(np.clip(point[0], -14, 7)))
 
     def loss(point: Floats) -> float:
         tried, prior_mass = at(point)
-        return float(_loss(panel.same_mass(tried, [k])[:, 0], np.array([prior_mass]), panel)[0])
+        return float(_loss(panel.same_mass(tried, [width])[:, 0], np.array([prior_mass]), panel)[0])
 
-    start = np.array([np.log(mass), np.log(weighting.scale), weighting.trust])
-    simplex = start + np.vstack([np.zeros(3), 0.35 * np.eye(3)])
+    start = np.array([np.log(mass), np.log(weighting.scale)])
+    simplex = start + np.vstack([np.zeros(2), 0.35 * np.eye(2)])
     found = minimize(
         loss, start, method="Nelder-Mead", options={"maxiter": 60, "initial_simplex": simplex, "fatol": 1e-6}
     )
-    return at(found.x) if found.fun < loss(start) else (weighting, mass)
+    weighting, mass = at(found.x) if found.fun < loss(start) else (weighting, mass)
+    return _trusting(panel, weighting, mass)
+
+
+def _trusting(panel: _Panel, weighting: Weighting, mass: float) -> tuple[Weighting, float]:
+    """Trust reliable neighbors more if that makes more judges right.
+
+    By accuracy, not NLL: under label noise the wrongly labelled judges dominate the NLL, and would rather
+    keep the wrongly labelled neighbors; the most accurate rule stays the same.
+    """
+    spread = panel.spread()
+    if panel.trust is None or spread <= 0:
+        return weighting, mass
+    before = panel.right(weighting).astype(np.float64)
+    tried = [
+        replace(weighting, scale=float(scale), trust=trust) for scale, trust in product(_SCALES / spread, _TRUSTS)
+    ]
+    gains = [panel.right(candidate) - before for candidate in tried]
+    best = int(np.argmax([panel.importance @ gain for gain in gains]))
+    if panel.importance @ gains[best] <= 0:
+        return weighting, mass
+    return tried[best], _best_mass(panel.same_mass(tried[best], [panel.labels.shape[1]])[:, 0], panel)[0]
 
 
 def _able(bank: MemoryBank, judges: NDArray[np.int64], class_weight: Floats) -> NDArray[np.int64]:
@@ -264,11 +293,12 @@ def _panel(
     factor = row_weights(near, class_weight if (class_weight != 1).any() else None)
     trust = log_reliability(near, bank, judges) if weighting.kind == "reliability" else None
     return _Panel(
-        same=near.labels == own[:, None],
+        labels=near.labels,
         closeness=closeness,
         gaps=near.distances,
         factor=factor,
         trust=trust,
+        own=own,
         prior=prior,
         importance=importance / importance.sum(),
     )
