@@ -2,8 +2,9 @@
 
     python benchmarks/search.py --out results/synthetic/bench.json
 
-Fit and predict with 1 / distance weights, k = 16. Rounds alternate between the methods, so that a busy moment
-hits all of them; a ratio is the median over rounds. Memory is the peak of a process that loads one method,
+Fit and predict with 1 / distance weights, k = 16. Each method has a process of its own; rounds alternate between
+them, so that a busy moment hits all; a ratio is the median over rounds.
+Memory is the peak of a process that loads one method,
 predicts once with a single query, and then with the largest batch.
 """
 
@@ -71,46 +72,75 @@ def _fitted_faiss(X: NDArray[Any], y: NDArray[Any], k: int) -> Predict:
     return predict
 
 
-def timed(call: Callable[[], Any]) -> float:
-    """Seconds that a call takes."""
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+class Worker:
+    """One method in a process of its own, so that no method's threads disturb another's."""
+
+    def __init__(self, method: str, asked: argparse.Namespace, kind: str) -> None:
+        sizes = ["--rows", asked.rows, "--dim", asked.dim, "--k", asked.k, "--seed", asked.seed, "--kind", kind]
+        command = [sys.executable, __file__, "--work-as", method, *map(str, sizes)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.start: dict[str, Any] = self._answer()
+
+    def seconds(self, batch: int, first: int, calls: int) -> float:
+        """Median seconds of some predicts of a batch that starts at query ``first``."""
+        self._process.stdin.write(f"{batch} {first} {calls}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+
+    def _answer(self) -> Any:
+        return json.loads(self._process.stdout.readline())
 
 
-def measure(rows: int, dim: int, kind: str, k: int, rounds: int, seed: int) -> dict[str, Any]:
-    """Seconds of fit and of predict for each method and batch, with ratios to scikit-learn and FAISS."""
-    X, y, queries = make_data(rows, dim, kind, seed)
-    fit_seconds: dict[str, list[float]] = {method: [] for method in METHODS}
-    predicts: dict[str, Predict] = {}
+def work(asked: argparse.Namespace) -> None:
+    """What a worker does: fit, tell, then time the predicts it is asked for."""
+    X, y, queries = make_data(asked.rows, asked.dim, asked.kind, asked.seed)
+    times = []
     for _ in range(3):
-        for method in METHODS:
+        start = time.perf_counter()
+        predict = fitted(asked.work_as, X, y, asked.k)
+        times.append(time.perf_counter() - start)
+    print(json.dumps({"fit": float(np.median(times)), "answers": predict(queries).tolist()}), flush=True)
+    for line in sys.stdin:
+        batch, first, calls = map(int, line.split())
+        each = []
+        for _ in range(calls):
             start = time.perf_counter()
-            predicts[method] = fitted(method, X, y, k)
-            fit_seconds[method].append(time.perf_counter() - start)
-    answers = {method: predicts[method](queries) for method in METHODS}
-    agree = {method: float(np.mean(answers[method] == answers["sklearn-knn"])) for method in METHODS}
-    result: dict[str, Any] = {"fit": {method: float(np.median(times)) for method, times in fit_seconds.items()}}
+            predict(queries[first : first + batch])
+            each.append(time.perf_counter() - start)
+        print(json.dumps(float(np.median(each))), flush=True)
+
+
+def measure(asked: argparse.Namespace, kind: str) -> dict[str, Any]:
+    """Seconds of fit and of predict for each method and batch, with ratios to scikit-learn and FAISS."""
+    workers = {method: Worker(method, asked, kind) for method in METHODS}
+    answers = {method: np.asarray(worker.start["answers"]) for method, worker in workers.items()}
+    agree = {method: float(np.mean(each == answers["sklearn-knn"])) for method, each in answers.items()}
+    result: dict[str, Any] = {"fit": {method: worker.start["fit"] for method, worker in workers.items()}}
     for batch in BATCHES:
-        result[f"predict_{batch}"] = _rounds(predicts, queries, batch, rounds * max(1, min(40, 200 // batch)))
+        result[f"predict_{batch}"] = _rounds(workers, batch, asked.rounds)
+    for worker in workers.values():
+        worker.close()
     return {**result, "agreement_with_sklearn": agree}
 
 
-def _rounds(predicts: dict[str, Predict], queries: NDArray[Any], batch: int, rounds: int) -> dict[str, Any]:
+def _rounds(workers: dict[str, Worker], batch: int, rounds: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {method: [] for method in METHODS}
+    calls = {1: 30, 64: 8}.get(batch, 2)
     for at in range(rounds):
-        first = (at * batch) % (len(queries) - batch + 1)
-        asked = queries[first : first + batch]
-        for method in METHODS:
-            seconds[method].append(timed(lambda method=method, asked=asked: predicts[method](asked)))
+        first = (at * batch) % (max(BATCHES) - batch + 1)
+        for method, worker in workers.items():
+            seconds[method].append(worker.seconds(batch, first, calls))
     ours = np.asarray(seconds["attnknn"])
+    ratios = {method: np.asarray(each) / ours for method, each in seconds.items() if method != "attnknn"}
     return {
-        "seconds": {method: float(np.median(times)) for method, times in seconds.items()},
-        "times_as_fast_as": {
-            method: float(np.median(np.asarray(seconds[method]) / ours))
-            for method in METHODS
-            if method != "attnknn"
-        },
+        "seconds": {method: float(np.median(each)) for method, each in seconds.items()},
+        "times_as_fast_as": {method: float(np.median(each)) for method, each in ratios.items()},
+        "quartiles": {method: np.percentile(each, [25, 75]).tolist() for method, each in ratios.items()},
     }
 
 
@@ -166,18 +196,23 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--k", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--memory-of", choices=METHODS, help=argparse.SUPPRESS)
+    parser.add_argument("--work-as", choices=METHODS, help=argparse.SUPPRESS)
+    parser.add_argument("--kind", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.work_as:
+        work(asked)
+        return
     if asked.memory_of:
         _own_memory(asked.memory_of, asked.rows, asked.dim, asked.k)
         return
     config = {name: getattr(asked, name) for name in ("rows", "dim", "k", "rounds")}
     kinds = ("clustered", "gaussian")
     start = time.perf_counter()
-    data = {kind: measure(asked.rows, asked.dim, kind, asked.k, asked.rounds, asked.seed) for kind in kinds}
+    data = {kind: measure(asked, kind) for kind in kinds}
     held = {method: memory(method, asked.rows, asked.dim, asked.k) for method in METHODS}
     results = {"config": config, "seeds": [asked.seed], "data": data, "memory": held}
     results["seconds"] = {"total": time.perf_counter() - start}

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnknn.ops import kernels
 from attnknn.ops.select import Keys, TopK, exact_topk, fill, prepare
 from attnknn.ops.similarity import Metric
 
@@ -27,7 +28,7 @@ class ExactIndex:
         """Lay all rows out anew, with room for half as many again."""
         held = self._held(vectors)
         if self._table.shape[1] < len(held) or self._table.shape[1] > 4 * len(held):
-            self._table = torch.empty(held.shape[1] + 1, len(held) + len(held) // 2, device=self.device)
+            self._table = kernels.empty(held.shape[1] + 1, len(held) + len(held) // 2, device=self.device)
         self._keys = prepare(held, self.metric, out=self._table)
 
     def append(self, vectors: NDArray[Any], start: int) -> None:

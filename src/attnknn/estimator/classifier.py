@@ -22,7 +22,7 @@ from attnknn.errors import InvalidInput
 from attnknn.estimator import saved
 from attnknn.estimator.inputs import checked_labels, checked_rows, codes_of
 from attnknn.estimator.options import check_options, search_device, search_index, search_metric
-from attnknn.estimator.voter import Floats, Voter, fit_voter
+from attnknn.estimator.voter import Floats, Voter, fit_voter, has_free_parts
 from attnknn.predict import Answer, Explanation, Explanations, Reason
 
 
@@ -131,9 +131,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             metric=search_metric(self.metric, options.embedder, vectors),
             device=search_device(self.device),
         )
-        apart = duplicate_groups(vectors) if groups is None else groups
+        weighting = Weighting(options.weights)
+        apart = groups
+        if groups is None and has_free_parts(weighting, options.k, self.calibration):
+            apart = duplicate_groups(vectors)
         bank.add(vectors, codes, ids=ids, groups=apart, weights=self._sample_weight(sample_weight, rows))
-        voter = Voter(bank, len(self.classes_), self._class_weight(labels), Weighting(options.weights), k=1)
+        voter = Voter(bank, len(self.classes_), self._class_weight(labels), weighting, k=1)
         random = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         self.voter_, self.tuning_ = fit_voter(
             voter, k=options.k, calibration=self.calibration, fraction=self.validation_fraction, random=random

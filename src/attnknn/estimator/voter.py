@@ -85,6 +85,11 @@ class Voter:
         return None if value is None else np.full(len(density), value)
 
 
+def has_free_parts(weighting: Weighting, k: int | None, calibration: str | None) -> bool:
+    """Whether anything is left to fit."""
+    return k is None or calibration is not None or weighting.fitted
+
+
 def fit_voter(
     voter: Voter, *, k: int | None, calibration: str | None, fraction: float, random: np.random.Generator
 ) -> tuple[Voter, Tuning]:
@@ -97,9 +102,8 @@ def fit_voter(
         fraction: Share of the rows to predict.
         random: Draws them.
     """
-    if k is not None and calibration is None and not voter.weighting.fitted:
-        nothing = Tuning(k, voter.weighting, 0.0, (), np.empty(0, np.int64))
-        return replace(voter, k=nothing.k), nothing
+    if k is not None and not has_free_parts(voter.weighting, k, calibration):
+        return replace(voter, k=k), Tuning(k, voter.weighting, 0.0, (), np.empty(0, np.int64))
     judges = choose_judges(voter.bank, fraction, random)
     tuned = tune(
         voter.bank,

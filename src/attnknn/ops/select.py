@@ -78,7 +78,7 @@ def prepare(vectors: Tensor, metric: Metric = "l2", out: Tensor | None = None) -
     center = torch.zeros(dim, dtype=kernels.wide_float(vectors.device), device=vectors.device)
     if metric == "l2" and rows:
         center = vectors.mean(dim=0, dtype=center.dtype)
-    table = torch.empty(dim + 1, rows, device=vectors.device) if out is None else out[:, :rows]
+    table = kernels.empty(dim + 1, rows, device=vectors.device) if out is None else out[:, :rows]
     keys = Keys(vectors, table, center, 0.0, metric)
     return replace(keys, longest=fill(keys, 0, vectors))
 
@@ -307,6 +307,8 @@ def _distances_at(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric
     piece = min(budget // 8, _CACHE) if queries.device.type == "cpu" else budget // 8
     several = max(1, piece // (8 * max(1, rows.shape[1]) * vectors.shape[1]))  # queries at a time
     some = max(1, piece // (8 * several * vectors.shape[1]))  # and candidates of each
+    if several >= len(queries) and some >= rows.shape[1]:
+        return kernels.gaps(queries, vectors, rows, metric)
     gaps = queries.new_empty(rows.shape)
     for at in range(0, len(queries), several):
         for first in range(0, rows.shape[1], some):

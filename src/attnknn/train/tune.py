@@ -238,7 +238,7 @@ def _refined(panel: _Panel, weighting: Weighting, mass: float) -> tuple[Weightin
 
 
 def _trusting(panel: _Panel, weighting: Weighting, mass: float) -> tuple[Weighting, float]:
-    """Trust reliable neighbors more if that makes more judges right.
+    """Trust reliable neighbors more if that makes more judges right, by more than half a standard error.
 
     By accuracy, not NLL: under label noise the wrongly labelled judges dominate the NLL, and would rather
     keep the wrongly labelled neighbors; the most accurate rule stays the same.
@@ -247,14 +247,17 @@ def _trusting(panel: _Panel, weighting: Weighting, mass: float) -> tuple[Weighti
     if panel.trust is None or spread <= 0:
         return weighting, mass
     before = panel.right(weighting).astype(np.float64)
-    tried = [
-        replace(weighting, scale=float(scale), trust=trust) for scale, trust in product(_SCALES / spread, _TRUSTS)
-    ]
-    gains = [panel.right(candidate) - before for candidate in tried]
-    best = int(np.argmax([panel.importance @ gain for gain in gains]))
-    if panel.importance @ gains[best] <= 0:
+    best, most = weighting, 0.0
+    for scale, trust in product(_SCALES / spread, _TRUSTS):
+        tried = replace(weighting, scale=float(scale), trust=trust)
+        each = panel.right(tried) - before
+        gain = float(panel.importance @ each)
+        error = float(np.sqrt(panel.importance**2 @ (each - gain) ** 2))
+        if gain > max(most, error / 2):
+            best, most = tried, gain
+    if best is weighting:
         return weighting, mass
-    return tried[best], _best_mass(panel.same_mass(tried[best], [panel.labels.shape[1]])[:, 0], panel)[0]
+    return best, _best_mass(panel.same_mass(best, [panel.labels.shape[1]])[:, 0], panel)[0]
 
 
 def _able(bank: MemoryBank, judges: NDArray[np.int64], class_weight: Floats) -> NDArray[np.int64]:
