@@ -42,6 +42,7 @@ format: setup
 
 bench: setup  ## Side by side with scikit-learn and plain FAISS; writes results/synthetic/bench.json
 	$(BIN)/python benchmarks/search.py --out results/synthetic/bench.json
+	$(BIN)/python benchmarks/readme.py
 
 soak: setup  ## 200,000 random bank operations against a dictionary, then ten minutes of threads
 	$(BIN)/python benchmarks/soak.py --operations 200000 --minutes 10

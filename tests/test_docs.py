@@ -1,5 +1,6 @@
 """The code in the README and the docs runs as it stands."""
 
+import json
 import re
 from pathlib import Path
 
@@ -29,3 +30,13 @@ def test_links_between_pages_lead_somewhere(page):
     links = re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / page).read_text())
     missing = [link for link in links if not ((ROOT / page).parent / link).exists()]
     assert missing == []
+
+
+def test_the_speeds_in_the_readme_are_those_of_the_recorded_run(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import readme
+
+    text = (ROOT / "README.md").read_text()
+    results = json.loads((ROOT / "results/synthetic/bench.json").read_text())
+    assert readme.section(results) in text
+    assert readme.updated(text, results) == text
