@@ -1,12 +1,16 @@
 """What options may be: names that the packages know, kept here because those are slow to import."""
 
 from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
 
 
-def one_of(text: str, choices: type[StrEnum]) -> str:
-    """Help of an option that takes one of several names."""
+def option(choices: type[StrEnum]) -> Any:
+    """An option that takes one of several names; its help is what the docstring of ``choices`` says."""
     names = [choice.value for choice in choices]
-    return f"{text}: {', '.join(names[:-1])} or {names[-1]}."
+    text = (choices.__doc__ or "").removesuffix(".")
+    return typer.Option(metavar="NAME", help=f"{text}: {', '.join(names[:-1])} or {names[-1]}.")
 
 
 class Weights(StrEnum):
@@ -60,3 +64,11 @@ class ClassWeight(StrEnum):
 
     none = "none"
     balanced = "balanced"
+
+
+WeightsOption = Annotated[Weights, option(Weights)]
+EmbedderOption = Annotated[Embedder, option(Embedder)]
+MetricOption = Annotated[Metric, option(Metric)]
+IndexOption = Annotated[Index, option(Index)]
+CalibrationOption = Annotated[Calibration, option(Calibration)]
+ClassWeightOption = Annotated[ClassWeight, option(ClassWeight)]

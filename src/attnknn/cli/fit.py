@@ -33,29 +33,13 @@ def fit(
     target: Annotated[
         str | None, typer.Option(metavar="COL", help="Column of labels; data sets know theirs.")
     ] = None,
-    weights: Annotated[
-        choices.Weights,
-        typer.Option(metavar="NAME", help=choices.one_of("How much each neighbor counts", choices.Weights)),
-    ] = choices.Weights.softmax,
+    weights: choices.WeightsOption = choices.Weights.softmax,
     k: Annotated[str, typer.Option(metavar="N", help="Neighbors per prediction: a number, or auto.")] = "auto",
-    embedder: Annotated[
-        choices.Embedder,
-        typer.Option(metavar="NAME", help=choices.one_of("How rows become vectors", choices.Embedder)),
-    ] = choices.Embedder.standardize,
-    metric: Annotated[
-        choices.Metric, typer.Option(metavar="NAME", help=choices.one_of("What near means", choices.Metric))
-    ] = choices.Metric.auto,
-    index: Annotated[
-        choices.Index, typer.Option(metavar="NAME", help=choices.one_of("How neighbors are found", choices.Index))
-    ] = choices.Index.auto,
-    calibration: Annotated[
-        choices.Calibration,
-        typer.Option(metavar="NAME", help=choices.one_of("How votes become probabilities", choices.Calibration)),
-    ] = choices.Calibration.auto,
-    class_weight: Annotated[
-        choices.ClassWeight,
-        typer.Option(metavar="NAME", help=choices.one_of("How much each class counts", choices.ClassWeight)),
-    ] = choices.ClassWeight.none,
+    embedder: choices.EmbedderOption = choices.Embedder.standardize,
+    metric: choices.MetricOption = choices.Metric.auto,
+    index: choices.IndexOption = choices.Index.auto,
+    calibration: choices.CalibrationOption = choices.Calibration.auto,
+    class_weight: choices.ClassWeightOption = choices.ClassWeight.none,
     ids: Annotated[
         str | None, typer.Option(metavar="COL", help="Column of ids, to edit and explain by; else row numbers.")
     ] = None,
