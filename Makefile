@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 JOBS ?= 2
 
-.PHONY: setup demo test check lint types format bench soak docs data clean
+.PHONY: setup demo test check lint types format bench soak docs clean
 
 setup: $(STAMP)
 
@@ -43,6 +43,10 @@ format: setup
 bench: setup  ## Side by side with scikit-learn and plain FAISS; writes results/synthetic/bench.json
 	$(BIN)/python benchmarks/search.py --out results/synthetic/bench.json
 	$(BIN)/python benchmarks/readme.py
+
+docs: setup  ## Run every example of the README, the docs and the docstrings
+	$(BIN)/python -m pytest -q tests/test_docs.py
+	$(BIN)/python -m pytest -q --doctest-modules src
 
 soak: setup  ## 200,000 random bank operations against a dictionary, then ten minutes of threads
 	$(BIN)/python benchmarks/soak.py --operations 200000 --minutes 10

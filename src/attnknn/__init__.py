@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnknn.bank import MemoryBank, Neighbors
-    from attnknn.errors import AttnKNNError, CorruptModel, InvalidInput, MissingData, MissingExtra, UnknownId
+    from attnknn.errors import (
+        AttnKNNError,
+        CorruptModel,
+        InvalidInput,
+        MissingData,
+        MissingDevice,
+        MissingExtra,
+        UnknownId,
+    )
     from attnknn.estimator import AttnKNNClassifier
     from attnknn.predict import Explanation, Explanations
 
@@ -26,6 +34,7 @@ _ROOM = {
     "CorruptModel": "attnknn.errors",
     "InvalidInput": "attnknn.errors",
     "MissingData": "attnknn.errors",
+    "MissingDevice": "attnknn.errors",
     "MissingExtra": "attnknn.errors",
     "UnknownId": "attnknn.errors",
 }
@@ -39,6 +48,7 @@ __all__ = [
     "InvalidInput",
     "MemoryBank",
     "MissingData",
+    "MissingDevice",
     "MissingExtra",
     "Neighbors",
     "UnknownId",

@@ -29,5 +29,9 @@ class MissingData(AttnKNNError, FileNotFoundError):
         return str(self.args[0]) if self.args else ""
 
 
+class MissingDevice(AttnKNNError, ValueError):
+    """This machine does not have the device that was asked for."""
+
+
 class MissingExtra(AttnKNNError, ImportError):
     """An optional dependency is needed; the message says how to install it."""

@@ -79,3 +79,27 @@ def test_an_error_inside_lets_go():
             pass
     with lock.write():
         pass
+
+
+def test_an_interrupt_while_waiting_leaves_the_lock_usable():
+    class Interrupted(ReadersWriterLock):
+        pass
+
+    for wait in ("read", "write"):
+        lock = Interrupted()
+        with lock.write():
+
+            def interrupted(*_):
+                raise KeyboardInterrupt
+
+            lock._turn.wait_for = interrupted
+            try:
+                with getattr(lock, wait)():
+                    raise AssertionError("entered")
+            except KeyboardInterrupt:
+                pass
+            del lock._turn.wait_for
+        with lock.read():
+            pass
+        with lock.write():
+            pass

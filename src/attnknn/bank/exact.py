@@ -52,6 +52,11 @@ class ExactIndex:
     def hide(self, rows: NDArray[np.int64]) -> None:
         """Never find these rows again."""
         self._keys.table[-1, torch.from_numpy(rows).to(self.device)] = -torch.inf
+        if self.metric == "l2":  # a lone remote row must not loosen the bound for ever
+            offsets = self._keys.table[-1]
+            lowest = float(offsets[offsets > -torch.inf].min()) if len(self._keys.vectors) > len(rows) else 0.0
+            longest = (1 + 1e-6) * (-2 * lowest) ** 0.5
+            self._keys = replace(self._keys, longest=min(self._keys.longest, longest))
 
     def search(self, queries: NDArray[Any], k: int, leave_out: Tensor | None) -> TopK:
         """The k nearest rows that are not hidden."""
@@ -63,6 +68,10 @@ class ExactIndex:
     def to_bytes(self) -> None:
         """Nothing worth keeping: the layout is made again from the vectors."""
         return
+
+    def restore(self, content: bytes | None, vectors: NDArray[Any]) -> None:
+        """Lay all rows out; nothing else was saved."""
+        self.rebuild(vectors)
 
     def _held(self, vectors: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(vectors)  # on the CPU it shares the bank's memory

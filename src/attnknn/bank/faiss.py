@@ -32,7 +32,7 @@ _SPARE = 8  # candidates beyond k: float32 may rank the last ones wrongly
 class FlatIndex:
     """Exhaustive search by FAISS. Removed rows are masked until the bank compacts."""
 
-    def __init__(self, dim: int, metric: Metric, device: str = "cpu") -> None:
+    def __init__(self, dim: int, metric: Metric) -> None:
         self.dim = dim
         self.metric = metric
         self._center = np.zeros(dim)
@@ -82,12 +82,12 @@ class FlatIndex:
             nothing = torch.full((len(queries), 0), NO_ROW)
             return TopK(nothing, nothing.double())
         seen = self._seen(queries)
-        positions = self._positions(seen, fetch)
+        rows = self._rows(self._positions(seen, self._reach(fetch)))
         there = self._index.ntotal if self._live is None else int((self._row_of.values != NO_ROW).sum())
-        short = np.flatnonzero((positions >= 0).sum(axis=1) < min(fetch, there))
+        short = np.flatnonzero((rows != NO_ROW).sum(axis=1) < min(fetch, there))
         if len(short):  # what is masked stood in the way, or the cells visited hold too few
-            positions[short] = self._positions(seen[short], fetch, exhaustive=True)
-        rows = np.where(positions < 0, NO_ROW, self._row_of.values[positions])
+            rows[short] = NO_ROW
+            rows[short, :fetch] = self._rows(self._positions(seen[short], fetch, exhaustive=True))
         candidates = _without(torch.from_numpy(rows), leave_out)
         vectors = torch.from_numpy(self._vectors)
         return nearest_of(torch.from_numpy(queries), vectors, candidates, k, metric=self.metric)
@@ -95,6 +95,10 @@ class FlatIndex:
     def to_bytes(self) -> bytes | None:
         """The index as FAISS writes it, where that is worth more than the time to build it again."""
         return None
+
+    def restore(self, content: bytes | None, vectors: NDArray[Any]) -> None:
+        """Index all rows, none of which is hidden."""
+        self.rebuild(vectors)
 
     def _renew(self, vectors: NDArray[Any]) -> None:
         gone = np.flatnonzero(self._position_of.values == NO_ROW)
@@ -119,6 +123,13 @@ class FlatIndex:
 
     def _outgrown(self, rows: int) -> bool:
         return False
+
+    def _rows(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.where(positions < 0, NO_ROW, self._row_of.values[positions])
+
+    def _reach(self, fetch: int) -> int:
+        """How many positions to ask for, so that ``fetch`` of them are live."""
+        return fetch
 
     def _positions(self, seen: NDArray[np.float32], fetch: int, exhaustive: bool = False) -> NDArray[np.int64]:
         live = self._live  # FAISS keeps a bare pointer: hold the bitmap while it searches
@@ -172,8 +183,12 @@ class HnswIndex(FlatIndex):
         index.hnsw.efConstruction = self.BUILD_EFFORT
         return index
 
+    def _reach(self, fetch: int) -> int:
+        return fetch if self._live is None else min(2 * fetch + 32, self._index.ntotal)
+
     def _options(self, fetch: int, selector: Any) -> Any:
-        return faiss.SearchParametersHNSW(sel=selector, efSearch=max(self.SEARCH_EFFORT, 2 * fetch))
+        # Without the filter: FAISS stops early where all around is masked, and misses what lies beyond.
+        return faiss.SearchParametersHNSW(efSearch=max(self.SEARCH_EFFORT, 2 * fetch))
 
     def _thorough(self, fetch: int, selector: Any) -> tuple[Any, Any]:
         return faiss.downcast_index(self._index.storage), faiss.SearchParameters(sel=selector)
@@ -184,8 +199,10 @@ class HnswIndex(FlatIndex):
             self.rebuild(self._vectors)
         return bytes(faiss.serialize_index(self._index).tobytes())
 
-    def from_bytes(self, content: bytes, vectors: NDArray[Any]) -> None:
+    def restore(self, content: bytes | None, vectors: NDArray[Any]) -> None:
         """Take up a saved graph over ``vectors``, of which none is hidden."""
+        if content is None:
+            raise CorruptModel("the graph of an HNSW bank is missing")
         try:
             index = faiss.deserialize_index(np.frombuffer(content, np.uint8))
         except Exception as broken:  # FAISS raises bare RuntimeError and worse

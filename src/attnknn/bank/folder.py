@@ -47,7 +47,9 @@ def write_folder(path: str | os.PathLike[str], kind: str, files: Mapping[str, by
                 digest = hashlib.sha256(content).hexdigest()
                 target = folder / f"{Path(name).stem}-{digest[:20]}{Path(name).suffix}"
                 entries[name] = {"file": target.name, "sha256": digest, "bytes": len(content)}
-                if not _holds(target, digest):
+                if _holds(target, digest):
+                    _sync(target)  # whoever left it may have been killed before it did
+                else:
                     written.append(target)
                     _write(target, content)
             _commit(folder, {"attnknn": "folder", "kind": kind, "format": FORMAT, "files": entries})
@@ -151,11 +153,15 @@ def _write(target: Path, content: bytes) -> None:
 
 def _flush(folder: Path) -> None:
     with contextlib.suppress(OSError):  # not every system can open a folder
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _holds(target: Path, digest: str) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 from attnknn.bank.exact import ExactIndex
 from attnknn.bank.folder import parse_json, read_folder, write_folder
 from attnknn.bank.lock import ReadersWriterLock
-from attnknn.bank.neighbors import Id, Neighbors
+from attnknn.bank.neighbors import Id, Neighbors, joined
 from attnknn.bank.reliability import NEIGHBORS, Reliability, smoothed
 from attnknn.bank.store import (
     Metadata,
@@ -33,6 +33,7 @@ from attnknn.ops.similarity import Metric, checked_metric
 
 MAX_K = 2**31 - 1
 _WASTE = 1024  # removed rows that are not worth compacting for
+_MOST_PAIRS = 4_000_000  # (query, row) pairs to leave out, held at once
 
 
 class Index(Protocol):
@@ -56,6 +57,9 @@ class Index(Protocol):
     def to_bytes(self) -> bytes | None:
         """What is worth saving of the index, if anything."""
 
+    def restore(self, content: bytes | None, vectors: NDArray[Any]) -> None:
+        """Index all rows, from what was saved if that helps."""
+
 
 INDEXES = ("exact", "flat", "hnsw", "ivf")
 
@@ -67,7 +71,7 @@ class MemoryBank:
         dim: Width of the vectors.
         index: ``exact`` (torch, no FAISS needed), or FAISS's ``flat``, ``hnsw``, ``ivf``. HNSW and IVF are
             approximate. No FAISS index takes a row out physically: removed rows are masked at once and
-            dropped when the bank compacts (when they are more than half, or at the next save).
+            dropped when the bank compacts (when they are more than half and over 1,024, or at the next save).
         metric: ``l2`` (Euclidean), ``cosine`` (1 - cosine) or ``ip`` (minus inner product).
         device: Where ``exact`` searches: ``cpu``, ``cuda``, ``mps``.
 
@@ -223,7 +227,9 @@ class MemoryBank:
     def search(
         self, queries: ArrayLike, k: int, exclude: Sequence[Id | None] | None = None, *, by_group: bool = True
     ) -> Neighbors:
-        """The ``min(k, len)`` nearest rows of each query, nearest first; ties go to the row added first.
+        """The ``min(k, len)`` nearest rows of each query, nearest first.
+
+        Ties go to the row added first (in the exact index; FAISS may order equal distances otherwise).
 
         Args:
             queries: (q, dim), finite.
@@ -234,8 +240,7 @@ class MemoryBank:
         asked = np.require(checked_vectors(queries, self.dim), requirements="W")  # torch takes no other
         k = checked_k(k)
         with self._lock.read():
-            leave_out = None if exclude is None else self._pairs(exclude, len(asked), by_group)
-            return self._search(asked, k, leave_out)
+            return self._search(asked, k) if exclude is None else self._search_without(asked, k, exclude, by_group)
 
     def reliability(self, rows: ArrayLike, leaving_out: ArrayLike | None = None) -> NDArray[np.float64]:
         """For each row, (agreements + 1) / (judges + 2): how many of its own 10 nearest carry its label.
@@ -287,10 +292,7 @@ class MemoryBank:
         bank._store = Store.from_files(files)
         if bank._store.dim != bank.dim:
             raise CorruptModel(f"bank.json says {bank.dim} dimensions, rows.json {bank._store.dim}")
-        if "index.faiss" in files:
-            bank._index.from_bytes(files["index.faiss"], bank._store.vectors)  # type: ignore[attr-defined]
-        else:
-            bank._index.rebuild(bank._store.vectors)
+        bank._index.restore(files.get("index.faiss"), bank._store.vectors)
         return bank
 
     def __getstate__(self) -> dict[str, Any]:
@@ -299,7 +301,22 @@ class MemoryBank:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(MemoryBank.from_files(state["files"], state["device"]).__dict__)
 
-    def _search(self, asked: NDArray[Any], k: int, leave_out: Tensor | None) -> Neighbors:
+    def _search_without(
+        self, asked: NDArray[Any], k: int, exclude: Sequence[Id | None], by_group: bool
+    ) -> Neighbors:
+        """Search so many queries at a time that the pairs to leave out stay few, however large a group is."""
+        if isinstance(exclude, str) or len(exclude) != len(asked):
+            raise InvalidInput(f"exclude must hold an id or None for each of {len(asked)} queries")
+        grouped = self._store.groups[self._store.groups >= 0]
+        largest = int(np.unique(grouped, return_counts=True)[1].max(initial=1)) if by_group else 1
+        step = max(1, _MOST_PAIRS // largest)
+        parts = [
+            self._search(asked[at : at + step], k, self._pairs(exclude[at : at + step], by_group))
+            for at in range(0, max(1, len(asked)), step)
+        ]
+        return parts[0] if len(parts) == 1 else joined(parts)
+
+    def _search(self, asked: NDArray[Any], k: int, leave_out: Tensor | None = None) -> Neighbors:
         store = self._store
         k = min(k, len(store))
         if k == 0 or len(asked) == 0:
@@ -317,13 +334,11 @@ class MemoryBank:
         weights = np.where(is_found, store.weights[at], 0.0) if store.weighted else None
         return Neighbors(rows, labels, gaps, is_found, weights, store.names)
 
-    def _pairs(self, exclude: Sequence[Id | None], queries: int, by_group: bool) -> Tensor:
+    def _pairs(self, exclude: Sequence[Id | None], by_group: bool) -> Tensor:
         """(pairs, 2) of (query, row) to leave out."""
-        if isinstance(exclude, str) or len(exclude) != queries:
-            raise InvalidInput(f"exclude must hold an id or None for each of {queries} queries")
         asking = [at for at, name in enumerate(exclude) if name is not None]
         rows = self._store.rows([name for name in exclude if name is not None])
-        groups = np.full(queries, -1)
+        groups = np.full(len(exclude), -1)
         groups[asking] = self._store.groups[rows]
         pairs = torch.from_numpy(np.stack([np.asarray(asking, np.int64), rows], axis=1))
         if not by_group or (groups < 0).all():
@@ -332,8 +347,7 @@ class MemoryBank:
 
     def _nearest_others(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         names = [self._store.names[row] for row in rows.tolist()]
-        leave_out = self._pairs(names, len(rows), by_group=True)
-        near = self._search(self._store.vectors[rows], NEIGHBORS, leave_out)
+        near = self._search_without(self._store.vectors[rows], NEIGHBORS, names, by_group=True)
         return np.where(near.found, near.rows, -1), near.distances
 
     def _compact(self) -> None:

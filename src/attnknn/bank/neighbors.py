@@ -47,3 +47,16 @@ class Neighbors:
         ]
         ids.ravel()[:] = flat
         return ids
+
+
+def joined(parts: Sequence[Neighbors]) -> Neighbors:
+    """Answers to several batches as one; they come from one bank at one moment."""
+    weights = None if parts[0].weights is None else np.concatenate([np.asarray(part.weights) for part in parts])
+    return Neighbors(
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.distances for part in parts]),
+        np.concatenate([part.found for part in parts]),
+        weights,
+        parts[0].names,
+    )

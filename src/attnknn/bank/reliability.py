@@ -14,6 +14,8 @@ from attnknn.ops.similarity import Metric, distance_matrix
 NEIGHBORS: Final = 10
 """How many of its own nearest rows judge a row."""
 
+_MANY = 1024  # new rows after which everybody is looked up again
+
 Search = Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.float64]]]
 
 
@@ -38,7 +40,7 @@ class Reliability:
         if not self._fresh.any():
             return
         self._fresh[rows[rows < known]] = False
-        if len(rows) > known:
+        if len(rows) > _MANY:
             self._fresh[:] = False
             return
         kept = np.flatnonzero(self._fresh)

@@ -147,9 +147,16 @@ class Store:
             rows = parse_json(files["rows.json"], "rows.json")
             tensors = load_tensors(files["rows.safetensors"])
             store = cls(rows["dim"])
-            vectors, labels = tensors["vectors"], tensors["labels"]
-            metadata = rows["metadata"] or [None] * len(vectors)
-            store.append(vectors, labels, rows["ids"], tensors["groups"], tensors["weights"], metadata)
+            vectors = checked_vectors(tensors["vectors"], store.dim)
+            count = len(vectors)
+            store.append(
+                vectors,
+                checked_labels(tensors["labels"], count),
+                rows["ids"],
+                checked_groups(tensors["groups"], count),
+                checked_weights(tensors["weights"], count),
+                checked_metadata(rows["metadata"], count),
+            )
             store._next_id = rows["next_id"]
         except CorruptModel:
             raise

@@ -11,18 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from attnknn.attend import Weighting
 from attnknn.bank import Id, MemoryBank
-from attnknn.data import duplicate_groups
+from attnknn.bank.lock import ReadersWriterLock
 from attnknn.embed import EMBEDDERS, Embedder
 from attnknn.errors import InvalidInput
 from attnknn.estimator import saved
-from attnknn.estimator.inputs import checked_labels, checked_rows, codes_of
+from attnknn.estimator.inputs import checked_labels, checked_rows, class_weights, codes_of, with_classes
 from attnknn.estimator.options import check_options, search_device, search_index, search_metric
-from attnknn.estimator.voter import Floats, Voter, fit_voter, has_free_parts
+from attnknn.estimator.voter import Floats, Voter, fit_voter, has_free_parts, twins
 from attnknn.predict import Answer, Explanation, Explanations, Reason
 
 
@@ -114,6 +113,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classes: All labels there may ever be, when ``y`` does not show them all.
         """
         options = check_options(self)
+        self._guard = ReadersWriterLock()  # edits wait for answers and happen alone
         self.fitted_on_frame_ = False
         rows = checked_rows(self, X, reset=True)
         labels = checked_labels(y)
@@ -121,7 +121,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidInput(
                 f"Found input variables with inconsistent numbers of samples: {[len(rows), len(labels)]}"
             )
-        self.classes_ = np.unique(labels if classes is None else np.concatenate([labels, np.asarray(classes)]))
+        self.classes_ = with_classes(np.unique(labels), classes)
         codes = codes_of(labels, self.classes_)
         self.embedder_: Embedder = EMBEDDERS[options.embedder]().fit(rows)
         vectors = self.embedder_.transform(rows)
@@ -134,9 +134,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weighting = Weighting(options.weights)
         apart = groups
         if groups is None and has_free_parts(weighting, options.k, self.calibration):
-            apart = duplicate_groups(vectors)
+            apart = twins(vectors)
         bank.add(vectors, codes, ids=ids, groups=apart, weights=self._sample_weight(sample_weight, rows))
-        voter = Voter(bank, len(self.classes_), self._class_weight(labels), weighting, k=1)
+        factors = class_weights(self.class_weight, self.classes_, labels)
+        voter = Voter(bank, len(self.classes_), factors, weighting, k=1)
         random = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         self.voter_, self.tuning_ = fit_voter(
             voter, k=options.k, calibration=self.calibration, fraction=self.validation_fraction, random=random
@@ -172,30 +173,34 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = checked_labels(y)
         if len(labels) != len(rows):
             raise InvalidInput(f"{len(rows)} rows, but {len(labels)} labels")
-        known = self._known_with(classes)
-        codes = codes_of(labels, known)
         vectors = self.embedder_.transform(rows)
         weights = self._sample_weight(sample_weight, rows)
-        before = self.voter_.bank.ids
-        added = self.voter_.bank.add(vectors, codes, ids=ids, weights=weights)  # what is refused changes nothing
-        self._extend_classes(known, before)
+        with self._guard.write():
+            known = with_classes(self.classes_, classes)
+            codes = codes_of(labels, known)
+            before = self.voter_.bank.ids if len(known) > len(self.classes_) else []
+            added = self.voter_.bank.add(
+                vectors, codes, ids=ids, weights=weights
+            )  # what is refused changes nothing
+            self._extend_classes(known, before)
         return added
 
     def remove(self, ids: Iterable[Id]) -> None:
         """Forget examples at once, without retraining."""
         check_is_fitted(self)
-        self.voter_.bank.remove(ids)
+        with self._guard.write():
+            self.voter_.bank.remove(ids)
 
     def relabel(self, ids: Sequence[Id], y: Any) -> None:
         """Correct the labels of examples at once, without retraining."""
         check_is_fitted(self)
-        labels = codes_of(checked_labels(y), self.classes_)
-        self.voter_.bank.update(ids, labels=labels)
+        labels = checked_labels(y)
+        with self._guard.write():
+            self.voter_.bank.update(ids, labels=codes_of(labels, self.classes_))
 
     def predict_proba(self, X: Any) -> Floats:
         """(rows, classes) calibrated probabilities, in the order of ``classes_``."""
-        vectors = self._embedded(X)
-        return self.voter_.probabilities(vectors)
+        return self._chances(X)[0]
 
     def predict(self, X: Any, abstain_below: float | None = None, abstain_label: Any = None) -> NDArray[Any]:
         """The most probable label of each row.
@@ -205,8 +210,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             abstain_below: Answer ``abstain_label`` where the highest probability is below this.
             abstain_label: What to answer then.
         """
-        chances = self.predict_proba(X)
-        predicted: NDArray[Any] = self.classes_[chances.argmax(axis=1)]
+        chances, classes = self._chances(X)
+        predicted: NDArray[Any] = classes[chances.argmax(axis=1)]
         if abstain_below is None:
             return predicted
         if np.isnan(abstain_below):
@@ -224,15 +229,15 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The lowest confidence to demand so that, on these rows, at most ``max_error`` of the answers are wrong.
 
         Use it as ``predict(X, abstain_below=threshold)``. Infinite when even the surest answers are wrong too
-        often: then abstain always.
+        often: then abstain always. The rows must not be among the examples: those answer for themselves.
         """
         if not 0 <= max_error <= 1:
             raise InvalidInput(f"max_error must be from 0 to 1, got {max_error}")
-        chances, labels = self.predict_proba(X), checked_labels(y)
+        (chances, classes), labels = self._chances(X), checked_labels(y)
         if len(labels) != len(chances):
             raise InvalidInput(f"{len(chances)} rows, but {len(labels)} labels")
         confidence = chances.max(axis=1)
-        wrong = self.classes_[chances.argmax(axis=1)] != labels
+        wrong = classes[chances.argmax(axis=1)] != labels
         order = np.argsort(-confidence, kind="stable")
         errors = np.cumsum(wrong[order]) / np.arange(1, len(order) + 1)
         last_of_tie = np.append(np.diff(confidence[order]) != 0, True)
@@ -247,30 +252,34 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Rows count the examples in the order they were added; they shift when examples are removed.
         """
         check_is_fitted(self)
-        bank = self.voter_.bank
+        vectors = None if X is None else self._embedded(X)
         k = self.n_neighbors_ if n_neighbors is None else n_neighbors
-        if X is None:
-            near = bank.search(bank.vectors(bank.live), k, exclude=bank.ids, by_group=False)
-            if len(bank) <= near.k:  # an example has one neighbor fewer than there are examples
-                near = replace(near, rows=near.rows[:, :-1], distances=near.distances[:, :-1])
-        else:
-            near = bank.search(self._embedded(X), k)
-        rows = np.searchsorted(bank.live, near.rows)
+        with self._guard.read():
+            bank = self.voter_.bank
+            if vectors is None:
+                near = bank.search(bank.vectors(bank.live), k, exclude=bank.ids, by_group=False)
+                if len(bank) <= near.k:  # an example has one neighbor fewer than there are examples
+                    near = replace(near, rows=near.rows[:, :-1], distances=near.distances[:, :-1])
+            else:
+                near = bank.search(vectors, k)
+            rows = np.searchsorted(bank.live, near.rows)
         return (near.distances, rows) if return_distance else rows
 
     def explain(self, X: Any) -> Explanations:
         """For each row the neighbors, their weights, and what each class got from them."""
         vectors = self._embedded(X)
-        prior = self.voter_.prior
         each: list[Explanation] = []
-        for said in self.voter_.answers(vectors):
-            each.extend(self._explained(said, prior))
+        with self._guard.read():
+            prior = self.voter_.prior
+            for said in self.voter_.answers(vectors):
+                each.extend(self._explained(said, prior))
         return Explanations(each)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder that :meth:`load` reads: whole, or not at all."""
         check_is_fitted(self)
-        saved.write(folder, self)
+        with self._guard.write():  # saving compacts the bank
+            saved.write(folder, self)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str | None = None) -> Self:
@@ -300,6 +309,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "voter_")
 
+    def _chances(self, X: Any) -> tuple[Floats, NDArray[Any]]:
+        """Probabilities, and the classes they are for, of one moment."""
+        vectors = self._embedded(X)
+        with self._guard.read():
+            return self.voter_.probabilities(vectors), self.classes_
+
     def _embedded(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
         vectors: NDArray[Any] = self.embedder_.transform(checked_rows(self, X, reset=False))
@@ -314,20 +329,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(weights) and not 0 < total < np.inf:
             raise InvalidInput(f"sample_weight must have a finite sum above 0, got {total:g}")
         return weights
-
-    def _class_weight(self, labels: NDArray[Any]) -> Floats:
-        if self.class_weight is None:
-            return np.ones(len(self.classes_))
-        present = np.unique(labels)
-        weight = compute_class_weight(self.class_weight, classes=present, y=labels)
-        each = np.ones(len(self.classes_))
-        each[codes_of(present, self.classes_)] = weight
-        if not np.isfinite(each).all() or (each < 0).any():
-            raise InvalidInput(f"class_weight must be finite and not negative, got {self.class_weight!r}")
-        return each
-
-    def _known_with(self, classes: ArrayLike | None) -> NDArray[Any]:
-        return self.classes_ if classes is None else np.union1d(self.classes_, checked_labels(classes))
 
     def _extend_classes(self, known: NDArray[Any], ids: Sequence[Id]) -> None:
         """Renumber the labels of ``ids``, which were taught before ``known`` was."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
@@ -75,6 +76,30 @@ def checked_labels(y: Any) -> NDArray[Any]:
     return labels
 
 
+def with_classes(known: NDArray[Any], more: Any) -> NDArray[Any]:
+    """Known classes and more, sorted; refuses to mix strings with numbers."""
+    if more is None:
+        return known
+    added = checked_labels(more)
+    if (added.dtype.kind in "OU") != (known.dtype.kind in "OU"):
+        raise InvalidInput(f"classes {added[:3].tolist()} are of another type than labels {known[:3].tolist()}")
+    return np.union1d(known, added)
+
+
+def class_weights(given: Any, classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.float64]:
+    """(classes,) factors: 1 for None, scikit-learn's for ``balanced``, those of a dict by label."""
+    each = np.ones(len(classes))
+    if given is None:
+        return each
+    present = np.unique(labels)
+    each[codes_of(present, classes)] = compute_class_weight(given, classes=present, y=labels)
+    if isinstance(given, dict):  # also for classes that were announced but not seen
+        each = np.array([given.get(label, 1.0) for label in classes.tolist()], np.float64)
+    if not np.isfinite(each).all() or (each < 0).any():
+        raise InvalidInput(f"class_weight must be finite and not negative, got {given!r}")
+    return each
+
+
 def codes_of(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
     """Labels as positions in ``classes`` (sorted); refuses one that is not there."""
     try:
@@ -84,5 +109,5 @@ def codes_of(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
         known = np.zeros(len(labels), np.bool_)
     if not np.all(known):
         new = list(dict.fromkeys(labels[~np.asarray(known)].tolist()))[:5]
-        raise InvalidInput(f"labels {new} are not among the classes of the model; pass classes= to allow new ones")
+        raise InvalidInput(f"labels {new} are not among the classes of the model; add(..., classes=) allows more")
     return np.asarray(at, np.int64)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from attnknn.attend import KINDS, WeightingKind
 from attnknn.bank import INDEXES, checked_k
 from attnknn.embed import EMBEDDERS
-from attnknn.errors import InvalidInput
+from attnknn.errors import InvalidInput, MissingDevice
 from attnknn.ops import METRICS
 
 EXACT_BELOW = 100_000
@@ -66,7 +66,7 @@ def search_device(device: str | torch.device) -> str:
     if device == "auto":
         return next(name for name in ("cuda", "mps", "cpu") if there[name])
     if not there.get(device.split(":")[0], False):
-        raise InvalidInput(f"this machine has no device {device!r}; use 'cpu' or 'auto'")
+        raise MissingDevice(f"this machine has no device {device!r}; use device='cpu' or 'auto'")
     return device
 
 

@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn import __version__ as sklearn_version
 
-from attnknn.attend import Weighting
+from attnknn.attend import KINDS, Weighting
 from attnknn.bank import MemoryBank
 from attnknn.bank.folder import parse_json, read_folder, write_folder
+from attnknn.bank.lock import ReadersWriterLock
 from attnknn.calibrate import calibrator_from_state
 from attnknn.embed import embedder_from_state
-from attnknn.errors import AttnKNNError, CorruptModel
+from attnknn.errors import AttnKNNError, CorruptModel, MissingDevice, MissingExtra
 from attnknn.estimator.voter import Voter
+from attnknn.train import Tuning
 
 KIND = "classifier"
 
@@ -35,6 +37,7 @@ def write(path: str | os.PathLike[str], model: Any) -> None:
         "weighting": voter.weighting.state(),
         "k": voter.k,
         "prior_mass": voter.mass,
+        "curve": model.tuning_.curve,
         "class_weight": voter.class_weight.tolist(),
         "calibrator": voter.calibrator.state(),
         "scikit-learn": sklearn_version,
@@ -47,6 +50,8 @@ def read(path: str | os.PathLike[str], model_class: Any, device: str | None) -> 
     files = read_folder(path, KIND)
     try:
         return _built(files, model_class, device)
+    except (MissingExtra, MissingDevice):
+        raise
     except CorruptModel as problem:
         raise CorruptModel(f"{os.fspath(path)}: {problem}") from problem
     except (AttnKNNError, KeyError, TypeError, ValueError, AttributeError) as broken:
@@ -64,6 +69,14 @@ def _built(files: Mapping[str, bytes], model_class: Any, device: str | None) -> 
         model.feature_names_in_ = np.asarray(about["feature_names"], object)
     model.fitted_on_frame_ = bool(about["fitted_on_frame"])
     model.embedder_ = embedder_from_state(about["embedder"])
+    model._guard = ReadersWriterLock()
+    model.tuning_ = Tuning(
+        int(about["k"]),
+        Weighting(**about["weighting"]),
+        float(about["prior_mass"]),
+        tuple((int(k), float(nll), float(error)) for k, nll, error in about.get("curve", ())),
+        np.empty(0, np.int64),
+    )
     model.voter_ = Voter(
         bank=MemoryBank.from_files(files, device=model.search_device()),
         classes=len(model.classes_),
@@ -73,7 +86,19 @@ def _built(files: Mapping[str, bytes], model_class: Any, device: str | None) -> 
         mass=float(about["prior_mass"]),
         calibrator=calibrator_from_state(about["calibrator"]),
     )
+    _check(model.voter_)
     return model
+
+
+def _check(voter: Voter) -> None:
+    """Refuse numbers that no fit produces."""
+    labels = voter.bank.labels(voter.bank.live)
+    if labels.size and labels.max() >= voter.classes:
+        raise CorruptModel(f"rows carry label {labels.max()}, but there are {voter.classes} classes")
+    if voter.weighting.kind not in KINDS or not 0 < voter.weighting.scale < np.inf:
+        raise CorruptModel(f"no such weighting: {voter.weighting}")
+    if voter.k < 1 or not 0 <= voter.mass < np.inf or len(voter.class_weight) != voter.classes:
+        raise CorruptModel("k, prior mass or class weights make no sense")
 
 
 def _plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:

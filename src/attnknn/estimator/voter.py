@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from attnknn.attend import Weighting
 from attnknn.bank import MemoryBank
 from attnknn.calibrate import Calibrator, DensityTemperature, Identity, Isotonic, Temperature, fit_calibrator
 from attnknn.calibrate.isotonic import Knots
+from attnknn.data import duplicate_groups
 from attnknn.errors import InvalidInput
 from attnknn.ops import vote
 from attnknn.predict import Answer, answer, answers
@@ -45,12 +47,12 @@ class Voter:
             return np.full(self.classes, 1 / self.classes)
         return np.asarray(totals / totals.sum())
 
-    def answers(self, vectors: NDArray[Any]) -> list[Answer]:
-        """What the bank says, before prior and calibration."""
+    def answers(self, vectors: NDArray[Any]) -> Iterator[Answer]:
+        """What the bank says, before prior and calibration, a bounded number of rows at a time."""
         if len(self.bank) == 0:
             raise InvalidInput("the bank is empty: add examples before predicting")
         weight = self.class_weight if (self.class_weight != 1).any() else None
-        return list(answers(self.bank, vectors, self.k, self.weighting, self.classes, weight))
+        return answers(self.bank, vectors, self.k, self.weighting, self.classes, weight)
 
     def probabilities(self, vectors: NDArray[Any]) -> Floats:
         """(rows, classes) calibrated probabilities."""
@@ -142,3 +144,13 @@ def _calibrated(voter: Voter, calibration: str, judges: NDArray[np.int64]) -> Ca
         curves = zip(fitted.curves, shown, strict=True)
         fitted = replace(fitted, curves=tuple(curve if known else _AS_VOTED for curve, known in curves))
     return fitted
+
+
+def twins(vectors: NDArray[Any]) -> NDArray[np.int64] | None:
+    """Groups of equal rows, which must not judge each other; None where repeats are the norm.
+
+    In a table with few distinct rows every new row has twins in the bank: there they are what a prediction
+    rests on, and leaving them out would make the fit expect a bank without them.
+    """
+    groups = duplicate_groups(vectors)
+    return groups if 2 * (int(groups.max(initial=-1)) + 1) >= len(groups) else None

@@ -125,7 +125,7 @@ def exact_topk(
         keys = prepare(keys, metric)
     k = min(k, keys.rows)
     parts = []
-    for start, stop in _query_chunks(len(queries), keys.rows, budget):
+    for start, stop in _query_chunks(len(queries), keys.rows, k, budget):
         parts.append(_search(queries[start:stop], keys, k, _part(leave_out, 0, start, stop), budget))
     if not parts or k == 0:
         return _nothing(queries, k)
@@ -149,9 +149,10 @@ def same_group(query_groups: Tensor, key_groups: Tensor) -> Tensor:
     return torch.stack([query, order[first[query] + within]], dim=1)
 
 
-def _query_chunks(queries: int, rows: int, budget: int) -> Iterator[tuple[int, int]]:
+def _query_chunks(queries: int, rows: int, k: int, budget: int) -> Iterator[tuple[int, int]]:
     """Chunks of even size, as large as half the budget holds scores against all keys, within reason."""
     most = min(max(budget // (8 * max(1, rows)), _FEWEST), _QUERIES)
+    most = max(1, min(most, budget // (128 * (k + _SPARE))))  # the candidates and their copies
     chunks = -(-queries // most)
     for at in range(chunks):
         yield queries * at // chunks, queries * (at + 1) // chunks

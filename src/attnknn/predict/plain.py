@@ -15,7 +15,7 @@ from attnknn.attend import Weighting
 from attnknn.bank import MemoryBank, Neighbors
 from attnknn.ops import Metric, evidence, similarity
 
-_CELLS: Final = 4_000_000  # queries x neighbors held at once
+_CELLS: Final = 1_000_000  # queries x neighbors held at once: about 100 MB with weights and labels
 
 
 @dataclass(frozen=True, slots=True)

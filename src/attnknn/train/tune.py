@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 
 from attnknn.attend import Weighting, log_reliability, row_weights
 from attnknn.bank import MemoryBank, Neighbors
-from attnknn.ops.similarity import Metric
+from attnknn.data import duplicate_groups
 
 Floats = NDArray[np.float64]
 
@@ -138,7 +138,7 @@ def tune(
     """
     judges = _able(bank, judges, class_weight)
     if len(judges) == 0 or len(bank) < 2:
-        return Tuning(k or min(5, len(bank)), weighting, 0.0 if not calibrated else 1.0, (), judges)
+        return Tuning(k or _most_alike(bank), weighting, 0.0 if not calibrated else 1.0, (), judges)
     width = min(k or FIRST_WIDTH, len(bank))
     while True:
         panel = _panel(bank, weighting, judges[: max(256, MOST_CELLS // width)], width, class_weight)
@@ -269,6 +269,11 @@ def _able(bank: MemoryBank, judges: NDArray[np.int64], class_weight: Floats) -> 
     return judges[(counts[own] > 1) & (totals[own] > mine) & (mine > 0) & (class_weight[own] > 0)]
 
 
+def _most_alike(bank: MemoryBank) -> int:
+    """How many rows share one place, at most: with nothing to go by, those at the same place share the vote."""
+    return int(np.bincount(duplicate_groups(bank.vectors(bank.live))).max(initial=1))
+
+
 def loo_prior(bank: MemoryBank, judges: NDArray[np.int64], class_weight: Floats) -> Floats:
     """(judges, classes) class frequencies of the bank without each judge."""
     totals = class_weight * bank.label_weights(len(class_weight))
@@ -290,7 +295,7 @@ def _panel(
 ) -> _Panel:
     near = leave_one_out(bank, judges, width)
     own = bank.labels(judges)
-    closeness = _closeness(near, bank.metric)
+    closeness = _closeness(near)
     importance = bank.weights(judges) * class_weight[own]
     prior = loo_prior(bank, judges, class_weight)[np.arange(len(judges)), own]
     factor = row_weights(near, class_weight if (class_weight != 1).any() else None)
@@ -307,7 +312,7 @@ def _panel(
     )
 
 
-def _closeness(near: Neighbors, metric: Metric) -> Floats:
+def _closeness(near: Neighbors) -> Floats:
     """Similarity relative to the nearest: differences of distances, whatever the metric."""
     first = np.where(near.found[:, :1], near.distances[:, :1], 0.0)
     result: Floats = first - near.distances
