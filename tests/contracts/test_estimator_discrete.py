@@ -7,7 +7,7 @@ from attnknn import AttnKNNClassifier, CorruptModel, InvalidInput, MissingDevice
 from attnknn.bank.folder import read_folder, write_folder
 
 
-def binary(columns, rows=1000, seed=0):
+def binary(columns, rows=500, seed=0):
     return np.random.default_rng(seed).integers(0, 2, (rows, columns)).astype(float)
 
 
@@ -31,17 +31,17 @@ def test_a_table_of_few_distinct_rows_is_learned(columns, rule, weights):
 
 
 def test_noise_in_a_table_of_few_distinct_rows_gives_the_frequencies_of_its_cells():
-    X = binary(2, rows=4000)
+    X = binary(2, rows=2000)
     chance = np.where(X[:, 0] == 1, 0.8, 0.3)
-    y = (np.random.default_rng(1).random(4000) < chance).astype(int)
+    y = (np.random.default_rng(1).random(2000) < chance).astype(int)
     model = AttnKNNClassifier(random_state=0).fit(X, y)
     cells = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
     np.testing.assert_allclose(model.predict_proba(cells)[:, 1], [0.3, 0.3, 0.8, 0.8], atol=0.08)
 
 
 def test_a_large_group_of_twins_costs_no_quadratic_memory():
-    X = np.vstack([np.zeros((9_000, 1)), np.arange(11_000)[:, None] + 1.0])
-    y = (np.arange(20_000) % 2).astype(int)
+    X = np.vstack([np.zeros((4_000, 1)), np.arange(5_000)[:, None] + 1.0])
+    y = (np.arange(9_000) % 2).astype(int)
     model = AttnKNNClassifier(8, calibration="prior", random_state=0).fit(X, y)
     assert model.predict_proba([[0.0]])[0].sum() == pytest.approx(1)
 

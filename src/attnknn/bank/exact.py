@@ -54,7 +54,7 @@ class ExactIndex:
         self._keys.table[-1, torch.from_numpy(rows).to(self.device)] = -torch.inf
         if self.metric == "l2":  # a lone remote row must not loosen the bound for ever
             offsets = self._keys.table[-1]
-            lowest = float(offsets[offsets > -torch.inf].min()) if len(self._keys.vectors) > len(rows) else 0.0
+            lowest = float(offsets.masked_fill(offsets == -torch.inf, 0.0).min()) if len(offsets) else 0.0
             longest = (1 + 1e-6) * (-2 * lowest) ** 0.5
             self._keys = replace(self._keys, longest=min(self._keys.longest, longest))
 

@@ -122,8 +122,49 @@ def most_above(values: Tensor, floor: Tensor) -> int:
     return int((values >= floor[:, None]).sum(dim=1).max())
 
 
+def where_hidden(scores: Tensor, columns: Tensor, none: int) -> Tensor:
+    """The columns, but ``none`` where the score is minus infinity."""
+    if scores.device.type == "cpu":
+        return torch.from_numpy(np.where(scores.numpy() == -np.inf, none, columns.numpy()))
+    return columns.masked_fill(scores == -torch.inf, none)
+
+
+def ascending(rows: Tensor) -> Tensor:
+    """Each row's values in ascending order."""
+    if rows.device.type == "cpu":
+        return torch.from_numpy(np.sort(rows.numpy(), axis=1))
+    return rows.sort(dim=1).values
+
+
+def nearest_first(rows: Tensor, gaps: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k rows of the smallest gaps, and the gaps; equal ones keep their order."""
+    if gaps.device.type == "cpu":
+        order = np.argsort(gaps.numpy(), axis=1, kind="stable")[:, :k]
+        near = (np.take_along_axis(each.numpy(), order, axis=1) for each in (rows, gaps))
+        return torch.from_numpy(next(near)), torch.from_numpy(next(near))
+    ranked, at = gaps.sort(dim=1, stable=True)
+    return rows.gather(1, at)[:, :k].contiguous(), ranked[:, :k].contiguous()
+
+
+def put(target: Tensor, where: tuple[slice, slice], values: Tensor) -> None:
+    """Write values to a part of a matrix."""
+    if target.device.type == "cpu":
+        target.numpy()[where] = values.numpy()
+    else:
+        target[where] = values
+
+
 def gaps(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric) -> Tensor:
-    """(q, m) distances of queries (q, d) to rows (q, m) of ``vectors``, in the precision of the queries."""
+    """(q, m) distances of queries (q, d) to rows (q, m) of ``vectors``, in the precision of the queries.
+
+    Infinite where a row is beyond the last: there is none.
+    """
+    none = rows >= len(vectors)
+    found = _gaps(queries, vectors, torch.where(none, 0, rows) if none.any() else rows, metric)
+    return found.masked_fill_(none, torch.inf)
+
+
+def _gaps(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric) -> Tensor:
     if queries.device.type != "cpu":
         held = vectors.index_select(0, rows.flatten()).to(queries.dtype)
         return distances(queries[:, None], held.view(*rows.shape, -1), metric)

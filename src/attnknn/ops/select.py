@@ -287,7 +287,7 @@ def _wide_scores(queries: Tensor, keys: Keys, scores: Tensor) -> Tensor:
 
 def _settled(queries: Tensor, keys: Keys, scores: Tensor, columns: Tensor, k: int, budget: int) -> TopK:
     """The k nearest among candidate columns and their scores; those at minus infinity are none."""
-    rows = columns.masked_fill(scores == -torch.inf, NO_ROW)
+    rows = kernels.where_hidden(scores, columns, NO_ROW)
     return nearest_of(queries, keys.vectors, rows, k, metric=keys.metric, budget=budget)
 
 
@@ -295,11 +295,9 @@ def nearest_of(
     queries: Tensor, vectors: Tensor, rows: Tensor, k: int, *, metric: Metric, budget: int = MEMORY_BUDGET
 ) -> TopK:
     """The k nearest among candidate rows (q, m), by distances computed anew; ``NO_ROW`` is no candidate."""
-    rows = rows.sort(dim=1).values  # a stable sort by distance then breaks ties by row
-    hidden = rows == NO_ROW
-    gaps = _distances_at(queries, vectors, rows.masked_fill(hidden, 0), metric, budget)
-    gaps, order = gaps.masked_fill_(hidden, torch.inf).sort(dim=1, stable=True)
-    return TopK(rows.gather(1, order)[:, :k].contiguous(), gaps[:, :k].contiguous())
+    rows = kernels.ascending(rows)  # a stable sort by distance then breaks ties by row
+    gaps = _distances_at(queries, vectors, rows, metric, budget)
+    return TopK(*kernels.nearest_first(rows, gaps, k))
 
 
 def _distances_at(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric, budget: int) -> Tensor:
@@ -314,7 +312,7 @@ def _distances_at(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric
     for at in range(0, len(queries), several):
         for first in range(0, rows.shape[1], some):
             where = slice(at, at + several), slice(first, first + some)
-            gaps[where] = kernels.gaps(queries[where[0]], vectors, rows[where], metric)
+            kernels.put(gaps, where, kernels.gaps(queries[where[0]], vectors, rows[where], metric))
     return gaps
 
 
