@@ -158,9 +158,12 @@ def test_a_damaged_model_is_refused_and_the_file_named(attnknn, model, damage, c
     ],
 )
 def test_an_edit_with_any_mistake_changes_nothing(attnknn, model, args):
-    before = {file.name: file.read_bytes() for file in model.iterdir()}
+    def content():  # but for the empty files that are locked
+        return {file.name: file.read_bytes() for file in model.iterdir() if not file.name.startswith(".")}
+
+    before = content()
     attnknn.refused("bank", args[0], model, *args[1:])
-    assert {file.name: file.read_bytes() for file in model.iterdir()} == before
+    assert content() == before
 
 
 def test_the_last_example_stays(attnknn, tmp_path):
@@ -209,3 +212,44 @@ def test_an_interruption_is_quiet(attnknn, monkeypatch, tmp_path):
     monkeypatch.setattr(AttnKNNClassifier, "fit", interrupted)
     result = attnknn("fit", "iris", "--out", tmp_path / "m", code=130)
     assert result.stdout + result.stderr == ""
+
+
+def test_output_never_overwrites_the_data_or_the_model(attnknn, tables, trained):
+    data, manifest = tables["test"], trained / "manifest.json"
+    before = data.read_bytes(), manifest.read_bytes()
+    for target in (data, manifest):
+        attnknn.refused("predict", trained, data, "--out", target)
+        attnknn.refused("explain", trained, data, "--row", 0, "--html", target)
+    assert (data.read_bytes(), manifest.read_bytes()) == before
+
+
+def test_a_save_does_not_replace_the_manifest_of_something_else(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"name": "my webapp"}')
+    model = AttnKNNClassifier(1).fit([[0.0], [1.0]], [0, 1])
+    with pytest.raises(AttnKNNError, match="something else"):
+        model.save(tmp_path)
+    assert (tmp_path / "manifest.json").read_text() == '{"name": "my webapp"}'
+
+
+def test_edits_of_several_processes_at_once_all_count(attnknn, tmp_path):
+    """A child process holds the model while this one waits, then both examples are there."""
+    import subprocess
+    import sys
+    import time
+
+    AttnKNNClassifier(1).fit([[0.0], [1.0]], [0, 1]).save(tmp_path / "m")
+    child = (
+        "import sys, time; from attnknn.bank.folder import editing; from attnknn import AttnKNNClassifier\n"
+        "with editing(sys.argv[1]):\n"
+        "    model = AttnKNNClassifier.load(sys.argv[1]); print('held', flush=True); time.sleep(1)\n"
+        "    model.add([[5.0]], [1], ids=['theirs']); model.save(sys.argv[1])\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", child, str(tmp_path / "m")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    start = time.monotonic()
+    attnknn("bank", "remove", tmp_path / "m", "0")
+    assert process.wait(timeout=60) == 0, time.monotonic() - start
+    process.stdout.close()
+    assert AttnKNNClassifier.load(tmp_path / "m").bank_.ids == [1, "theirs"]

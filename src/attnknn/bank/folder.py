@@ -17,13 +17,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from attnknn.errors import CorruptModel
+from attnknn.errors import CorruptModel, InvalidInput
 
 FORMAT: Final = 1
 """Number of the format that this version writes. It reads this one and every earlier one."""
 
 MANIFEST: Final = "manifest.json"
-_LOCK = ".lock"
+_SAVE_LOCK = ".lock"
+_EDIT_LOCK = ".edit"
 _OURS = re.compile(r"[a-z0-9_]+-[0-9a-f]{20}\.[a-z]+|manifest\.json\.[0-9a-f]{16}\.tmp")
 _ATTEMPTS = 20  # a load that a save overtakes starts again
 
@@ -38,7 +39,8 @@ def write_folder(path: str | os.PathLike[str], kind: str, files: Mapping[str, by
     """
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    with _alone(folder, _SAVE_LOCK):
+        _refuse_foreign(folder / MANIFEST)
         before = _named_by(folder / MANIFEST)
         entries: dict[str, dict[str, str | int]] = {}
         written: list[Path] = []
@@ -93,7 +95,9 @@ def _manifest(content: bytes, folder: Path, kind: str) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("attnknn") != "folder":
         raise CorruptModel(f"{name}: not an Attn-KNN manifest")
     number = manifest.get("format")
-    if isinstance(number, int) and number > FORMAT:
+    if type(number) is not int or number < 1:
+        raise CorruptModel(f"{name}: {number!r} is not a format number")
+    if number > FORMAT:
         raise CorruptModel(f"{name}: format {number} is newer than this version reads ({FORMAT}); upgrade attnknn")
     if manifest.pop("digest", None) != _digest(manifest):
         raise CorruptModel(f"{name}: its checksum does not match; the file is damaged")
@@ -176,6 +180,16 @@ def _named_by(manifest: Path) -> set[str]:
         return set()
 
 
+def _refuse_foreign(manifest: Path) -> None:
+    """Other programs have manifests too; theirs is not ours to replace."""
+    try:
+        content = json.loads(manifest.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return
+    if not isinstance(content, dict) or content.get("attnknn") != "folder":
+        raise InvalidInput(f"{manifest} belongs to something else; choose another folder")
+
+
 def _sweep(folder: Path, keep: set[str]) -> None:
     """Remove what no manifest names; the last manifest's files stay for whoever is reading them."""
     for file in folder.iterdir():
@@ -184,13 +198,21 @@ def _sweep(folder: Path, keep: set[str]) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One save at a time in a folder, across processes; a killed holder lets go."""
+def editing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold a saved folder from load to save, so that edits of several processes follow one another."""
+    folder = Path(path)
+    with _alone(folder, _EDIT_LOCK) if folder.is_dir() else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, name: str) -> Iterator[None]:
+    """One holder at a time, across processes; a killed one lets go."""
     try:
         import fcntl
     except ImportError:  # Windows: renames are still atomic, leftovers of a race may stay
         yield
         return
-    with (folder / _LOCK).open("w") as lock:
+    with (folder / name).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

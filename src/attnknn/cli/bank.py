@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnknn.cli import screen
+from attnknn.cli.errors import input_checks
 from attnknn.errors import InvalidInput, UnknownId
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def info(
     "  --ids name --classes unknown,retired",
 )
 def add(
+    context: typer.Context,
     model: Model,
     data: Annotated[str, typer.Argument(metavar="DATA", help="CSV, TSV or Parquet file, or a data set.")],
     target: Annotated[
@@ -89,7 +91,7 @@ def add(
     from attnknn.cli import model as models
     from attnknn.cli import rows as reading
 
-    fitted = models.load(model)
+    fitted = _held(context, model)
     table, names = reading.with_ids(reading.read_labelled(data, target, data_dir), ids)
     X, ignored = models.features(fitted, table)
     labels = models.as_labels(table.labels.tolist() if table.labels is not None else [], fitted.classes_)
@@ -103,13 +105,15 @@ def add(
     if ignored:
         screen.note(f"columns that the model does not use: {models.some(ignored)}")
     before = len(fitted.bank_)
-    given = fitted.add(X, labels, ids=names, classes=fresh)
+    with input_checks():
+        given = fitted.add(X, labels, ids=names, classes=fresh)
     _save(fitted, model, before, {"added": given}, f"added {len(given)} examples", as_json=as_json)
 
 
 @app.command()
 @screen.examples("attnknn bank remove people-model 17 204", "attnknn bank remove people-model 'Ada Lovelace'")
 def remove(
+    context: typer.Context,
     model: Model,
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of examples; `attnknn explain` shows them.")],
     as_json: Json = False,
@@ -120,7 +124,7 @@ def remove(
     """
     from attnknn.cli import model as models
 
-    fitted = models.load(model)
+    fitted = _held(context, model)
     names = list(dict.fromkeys(models.known_ids(ids, fitted)))
     before = len(fitted.bank_)
     if len(names) == before:
@@ -135,6 +139,7 @@ def remove(
     "attnknn bank relabel digits-model 5=9 1042=3 --json",
 )
 def relabel(
+    context: typer.Context,
     model: Model,
     changes: Annotated[list[str], typer.Argument(help="ID=LABEL for each example.", metavar="ID=LABEL")],
     as_json: Json = False,
@@ -145,7 +150,7 @@ def relabel(
     """
     from attnknn.cli import model as models
 
-    fitted = models.load(model)
+    fitted = _held(context, model)
     pairs = [_change(text, fitted) for text in changes]
     names = [name for name, _ in pairs]
     labels = models.known_labels([label for _, label in pairs], fitted)
@@ -159,6 +164,15 @@ def relabel(
     ]
     said = ", ".join(f"{each['id']}: {each['before']} -> {each['after']}" for each in done)
     _save(fitted, model, before, {"relabelled": done}, f"relabelled {said}", as_json=as_json)
+
+
+def _held(context: typer.Context, model: Path) -> AttnKNNClassifier:
+    """The model, held until the command ends, so that two edits at once follow one another."""
+    from attnknn.bank.folder import editing
+    from attnknn.cli import model as models
+
+    context.with_resource(editing(model))
+    return models.load(model)
 
 
 def _save(

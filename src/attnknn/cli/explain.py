@@ -36,11 +36,14 @@ def explain(
 
     from attnknn.cli import model as models
     from attnknn.cli import rows as reading
+    from attnknn.cli.predict import check_out
 
     fitted = models.load(model)
     table = reading.read(data, data_dir)
     if row >= len(table):
         raise InvalidInput(f"there is no row {row}: {data} has rows 0 to {len(table) - 1}")
+    if html is not None:
+        check_out(html, data, model)
     X, ignored = models.features(fitted, table.take(np.array([row])))
     reasons = fitted.explain(X)[0]
     if ignored:

@@ -62,7 +62,7 @@ def predict(
         table = reading.read(data, data_dir)
         X, ignored = models.features(fitted, table)
         if out is not None:
-            _check_out(out, data)
+            check_out(out, data, model)
         answers = _answers(fitted, X, abstain_below, abstain_label, proba=proba)
     if ignored:
         screen.note(f"columns that the model does not use: {models.some(ignored)}")
@@ -76,7 +76,7 @@ def predict(
         )
     elif out is not None:
         screen.line(f"{len(answers)} rows in {out}{_held_back(abstained)}")
-    elif sys.stdout.isatty():
+    elif sys.stdout is not None and sys.stdout.isatty():
         _show(heads, answers, abstained)
     else:
         print(_csv(heads, answers), end="")
@@ -119,11 +119,16 @@ def _held_back(abstained: int | None) -> str:
     return "" if abstained is None else f", {abstained} without an answer"
 
 
-def _check_out(out: Path, data: str) -> None:
+def check_out(out: Path, data: str, model: Path) -> None:
+    """Refuse to write over what is read, or into the model."""
     if out.is_dir():
-        raise InvalidInput(f"{out} is a folder; --out names a CSV file")
+        raise InvalidInput(f"{out} is a folder; name a file")
+    if not out.parent.is_dir():
+        raise InvalidInput(f"{out.parent} is not a folder; make it first")
     if out.exists() and Path(data).exists() and out.samefile(data):
-        raise InvalidInput(f"{out} is the file that is read; choose another --out")
+        raise InvalidInput(f"{out} is the file that is read; choose another name")
+    if model.resolve() in out.resolve().parents:
+        raise InvalidInput(f"{out} lies inside the model; choose another folder")
 
 
 def _write(out: Path, heads: Sequence[str], answers: Iterable[Sequence[Any]]) -> None:

@@ -19,7 +19,14 @@ from attnknn.bank.lock import ReadersWriterLock
 from attnknn.embed import EMBEDDERS, Embedder
 from attnknn.errors import InvalidInput
 from attnknn.estimator import saved
-from attnknn.estimator.inputs import checked_labels, checked_rows, class_weights, codes_of, with_classes
+from attnknn.estimator.inputs import (
+    checked_labels,
+    checked_rows,
+    class_weights,
+    codes_of,
+    numbered_groups,
+    with_classes,
+)
 from attnknn.estimator.options import check_options, search_device, search_index, search_metric
 from attnknn.estimator.voter import Floats, Voter, fit_voter, has_free_parts, twins
 from attnknn.predict import Answer, Explanation, Explanations, Reason
@@ -108,8 +115,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y: Labels: integers, booleans or strings.
             sample_weight: How much each row counts.
             ids: Names for the rows, to edit and explain by; numbered from 0 when left out.
-            groups: Rows that must not judge each other when k, scale and calibration are fitted; rows that
-                are exact duplicates when left out.
+            groups: A number or name for each row: rows of one group do not judge each other when k, scale and
+                calibration are fitted. When left out, exact duplicates form groups.
             classes: All labels there may ever be, when ``y`` does not show them all.
         """
         options = check_options(self)
@@ -132,7 +139,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             device=search_device(self.device),
         )
         weighting = Weighting(options.weights)
-        apart = groups
+        apart = groups if groups is None else numbered_groups(groups)
         if groups is None and has_free_parts(weighting, options.k, self.calibration):
             apart = twins(vectors)
         bank.add(vectors, codes, ids=ids, groups=apart, weights=self._sample_weight(sample_weight, rows))

@@ -64,7 +64,7 @@ def checked_labels(y: Any) -> NDArray[Any]:
     if labels.dtype.kind in "mM":
         raise InvalidInput(f"labels are integers, booleans or strings, got dtype {labels.dtype}")
     if labels.dtype.kind == "O":
-        missing = [at for at, label in enumerate(labels) if label is None or label != label]
+        missing = [at for at, label in enumerate(labels) if _is_missing(label)]
         if missing:
             raise InvalidInput(f"{len(missing)} labels are missing, the first in row {missing[0]}")
         kinds = {str if isinstance(label, str) else type(label) for label in labels}
@@ -76,6 +76,13 @@ def checked_labels(y: Any) -> NDArray[Any]:
     return labels
 
 
+def _is_missing(label: Any) -> bool:
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas' NA will not say
+        return True
+
+
 def with_classes(known: NDArray[Any], more: Any) -> NDArray[Any]:
     """Known classes and more, sorted; refuses to mix strings with numbers."""
     if more is None:
@@ -84,6 +91,12 @@ def with_classes(known: NDArray[Any], more: Any) -> NDArray[Any]:
     if (added.dtype.kind in "OU") != (known.dtype.kind in "OU"):
         raise InvalidInput(f"classes {added[:3].tolist()} are of another type than labels {known[:3].tolist()}")
     return np.union1d(known, added)
+
+
+def numbered_groups(groups: Any) -> NDArray[Any]:
+    """Groups as integers, whatever they are called; integers stay, -1 being no group."""
+    given = np.asarray(groups)
+    return given if given.dtype.kind in "iu" else np.unique(given, return_inverse=True)[1]
 
 
 def class_weights(given: Any, classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.float64]:

@@ -87,6 +87,8 @@ def _built(files: Mapping[str, bytes], model_class: Any, device: str | None) -> 
         calibrator=calibrator_from_state(about["calibrator"]),
     )
     _check(model.voter_)
+    if model.embedder_.dim != model.voter_.bank.dim or (model.classes_[:-1] >= model.classes_[1:]).any():
+        raise CorruptModel("embedder, bank and classes do not fit together")
     return model
 
 
