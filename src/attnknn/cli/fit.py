@@ -69,7 +69,6 @@ def fit(
         table = reading.read_labelled(data, target, data_dir, part="train")
         table, names = reading.with_ids(table, ids)
         _check_labels(table)
-        _check_device(device)
     from attnknn.estimator import AttnKNNClassifier
 
     model = AttnKNNClassifier(
@@ -177,15 +176,6 @@ def _check_labels(table: Rows) -> None:
 
     with input_checks():
         checked_labels(table.labels)
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    kind = device.split(":")[0]
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not there.get(kind, True):
-        raise InvalidInput(f"this machine has no {kind} device; use --device auto or cpu")
 
 
 def _check_out(out: Path, *, force: bool) -> None:
