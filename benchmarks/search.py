@@ -218,7 +218,7 @@ def main() -> None:
     results["seconds"] = {"total": time.perf_counter() - start}
     show(results)
     if asked.out:
-        from record import write
+        from attnknn.study.record import write
 
         write(asked.out, results)
         print(f"\nwritten to {asked.out}")

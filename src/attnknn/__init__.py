@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attnknn.attend import AttentionOptions, MultiHeadNeighborAttention, NeighborSelfAttention
     from attnknn.bank import MemoryBank, Neighbors
     from attnknn.errors import (
         AttnKNNError,
@@ -17,15 +18,23 @@ if TYPE_CHECKING:
         MissingData,
         MissingDevice,
         MissingExtra,
+        TrainingDiverged,
         UnknownId,
     )
     from attnknn.estimator import AttnKNNClassifier
+    from attnknn.model import AttnKNN
     from attnknn.predict import Explanation, Explanations
+    from attnknn.train import TrainingOptions
 
 __version__ = "0.1.0"
 
 _ROOM = {
     "AttnKNNClassifier": "attnknn.estimator",
+    "AttentionOptions": "attnknn.attend",
+    "MultiHeadNeighborAttention": "attnknn.attend",
+    "NeighborSelfAttention": "attnknn.attend",
+    "AttnKNN": "attnknn.model",
+    "TrainingOptions": "attnknn.train",
     "MemoryBank": "attnknn.bank",
     "Neighbors": "attnknn.bank",
     "Explanation": "attnknn.predict",
@@ -36,10 +45,13 @@ _ROOM = {
     "MissingData": "attnknn.errors",
     "MissingDevice": "attnknn.errors",
     "MissingExtra": "attnknn.errors",
+    "TrainingDiverged": "attnknn.errors",
     "UnknownId": "attnknn.errors",
 }
 
 __all__ = [
+    "AttentionOptions",
+    "AttnKNN",
     "AttnKNNClassifier",
     "AttnKNNError",
     "CorruptModel",
@@ -50,7 +62,11 @@ __all__ = [
     "MissingData",
     "MissingDevice",
     "MissingExtra",
+    "MultiHeadNeighborAttention",
+    "NeighborSelfAttention",
     "Neighbors",
+    "TrainingDiverged",
+    "TrainingOptions",
     "UnknownId",
 ]
 

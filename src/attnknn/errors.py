@@ -35,3 +35,7 @@ class MissingDevice(AttnKNNError, ValueError):
 
 class MissingExtra(AttnKNNError, ImportError):
     """An optional dependency is needed; the message says how to install it."""
+
+
+class TrainingDiverged(AttnKNNError, ArithmeticError):
+    """A loss or gradient stopped being finite; the message says which, and when."""

@@ -7,7 +7,7 @@ import pytest
 
 from attnknn.attend import KINDS, Weighting
 from attnknn.bank import MemoryBank
-from attnknn.train import choose_judges, leave_one_out, loo_prior, tune
+from attnknn.train import Hearing, Judges, choose_judges, tune
 
 
 def bank_of(X, y, **columns):
@@ -19,7 +19,8 @@ def bank_of(X, y, **columns):
 def tuned(bank, kind="softmax", k=None, classes=None, calibrated=True, class_weight=None):
     classes = classes or int(bank.labels(bank.live).max()) + 1
     weight = np.ones(classes) if class_weight is None else class_weight
-    return tune(bank, Weighting(kind), bank.live, k=k, class_weight=weight, calibrated=calibrated)
+    hearing = Hearing(bank, Judges.of(bank, bank.live).able(bank, weight))
+    return tune([hearing], Weighting(kind), k=k, class_weight=weight, calibrated=calibrated)
 
 
 def best_loss(tuning):
@@ -30,7 +31,7 @@ def test_no_row_sees_itself_or_its_group():
     draw = np.random.default_rng(0)
     groups = draw.integers(0, 8, 40)
     bank = bank_of(draw.normal(size=(40, 2)), draw.integers(0, 2, 40), groups=groups)
-    near = leave_one_out(bank, bank.live, 40)
+    near = Judges.of(bank, bank.live).neighbors(bank, 40)
     for judge in range(40):
         seen = near.rows[judge][near.found[judge]]
         assert sorted(seen) == [row for row in range(40) if groups[row] != groups[judge]]
@@ -73,7 +74,7 @@ def test_the_prior_leaves_the_judge_out():
     y = np.array([0, 0, 0, 1, 2])
     bank = bank_of(np.eye(5), y, weights=[1.0, 2.0, 1.0, 3.0, 1.0])
     factor = np.array([1.0, 0.5, 4.0])
-    prior = loo_prior(bank, bank.live, factor)
+    prior = Judges.of(bank, bank.live).prior(bank, factor)
     for judge in range(5):
         others = [row for row in range(5) if row != judge]
         mass = [sum([1, 2, 1, 3, 1][row] * factor[c] for row in others if y[row] == c) for c in range(3)]
@@ -114,8 +115,8 @@ def test_the_error_is_that_of_the_paired_difference():
     X, y = draw.normal(size=(50, 2)), draw.integers(0, 2, 50)
     bank = bank_of(X, y)
     tuning = tuned(bank, "uniform")
-    near = leave_one_out(bank, bank.live, 50)
-    prior = loo_prior(bank, bank.live, np.ones(2))[np.arange(50), y]
+    near = Judges.of(bank, bank.live).neighbors(bank, 50)
+    prior = Judges.of(bank, bank.live).prior(bank, np.ones(2))[np.arange(50), y]
     masses = np.geomspace(1e-4, 10, 26)
 
     def losses(k):

@@ -41,6 +41,7 @@ class Weighting:
         self,
         near: Neighbors,
         bank: MemoryBank,
+        queries: NDArray[Any],
         *,
         class_weight: NDArray[np.float64] | None = None,
         leaving_out: NDArray[np.int64] | None = None,
@@ -50,6 +51,7 @@ class Weighting:
         Args:
             near: The neighbors.
             bank: Where they were found.
+            queries: (queries, dim) whose neighbors they are; a learned weighting reads them.
             class_weight: (classes,) factor for the neighbors of each class.
             leaving_out: (queries,) rows of the queries themselves, when they are rows of the bank.
         """

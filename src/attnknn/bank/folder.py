@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from attnknn.errors import CorruptModel, InvalidInput
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Number of the format that this version writes. It reads this one and every earlier one."""
 
 MANIFEST: Final = "manifest.json"

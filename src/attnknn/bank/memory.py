@@ -6,21 +6,22 @@ import json
 import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from attnknn.bank.exact import ExactIndex
 from attnknn.bank.folder import parse_json, read_folder, write_folder
+from attnknn.bank.index import make_index
 from attnknn.bank.lock import ReadersWriterLock
 from attnknn.bank.neighbors import Id, Neighbors, joined
 from attnknn.bank.reliability import NEIGHBORS, Reliability, smoothed
 from attnknn.bank.store import (
     Metadata,
     Store,
+    checked_features,
     checked_groups,
     checked_labels,
     checked_metadata,
@@ -28,40 +29,12 @@ from attnknn.bank.store import (
     checked_weights,
 )
 from attnknn.errors import CorruptModel, InvalidInput
-from attnknn.ops.select import NO_ROW, TopK, same_group
+from attnknn.ops.select import NO_ROW, same_group
 from attnknn.ops.similarity import Metric, checked_metric
 
 MAX_K = 2**31 - 1
 _WASTE = 1024  # removed rows that are not worth compacting for
 _MOST_PAIRS = 4_000_000  # (query, row) pairs to leave out, held at once
-
-
-class Index(Protocol):
-    """What every backend promises; ``tests/contracts/test_bank.py`` holds each to it."""
-
-    def rebuild(self, vectors: NDArray[Any]) -> None:
-        """Index all rows anew."""
-
-    def append(self, vectors: NDArray[Any], start: int) -> None:
-        """Rows from ``start`` on are new. ``vectors`` holds all rows, here and below."""
-
-    def replace(self, vectors: NDArray[Any], rows: NDArray[np.int64]) -> None:
-        """The vectors of some rows have changed."""
-
-    def hide(self, rows: NDArray[np.int64]) -> None:
-        """Never find these rows again."""
-
-    def search(self, queries: NDArray[Any], k: int, leave_out: Tensor | None) -> TopK:
-        """The k nearest rows that are not hidden."""
-
-    def to_bytes(self) -> bytes | None:
-        """What is worth saving of the index, if anything."""
-
-    def restore(self, content: bytes | None, vectors: NDArray[Any]) -> None:
-        """Index all rows, from what was saved if that helps."""
-
-
-INDEXES = ("exact", "flat", "hnsw", "ivf")
 
 
 class MemoryBank:
@@ -74,6 +47,7 @@ class MemoryBank:
             dropped when the bank compacts (when they are more than half and over 1,024, or at the next save).
         metric: ``l2`` (Euclidean), ``cosine`` (1 - cosine) or ``ip`` (minus inner product).
         device: Where ``exact`` searches: ``cpu``, ``cuda``, ``mps``.
+        features: Width of what vectors are made from, kept beside them; 0 keeps none.
 
     >>> bank = MemoryBank(2)
     >>> bank.add([[0.0, 0.0], [3.0, 4.0]], [0, 1], ids=["origin", "far"])
@@ -82,20 +56,21 @@ class MemoryBank:
     [['origin']]
     """
 
-    def __init__(self, dim: int, *, index: str = "exact", metric: str = "l2", device: str = "cpu") -> None:
+    def __init__(
+        self, dim: int, *, index: str = "exact", metric: str = "l2", device: str = "cpu", features: int = 0
+    ) -> None:
         if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1:
             raise InvalidInput(f"dim must be an integer of at least 1, got {dim!r}")
-        if index not in INDEXES:
-            raise InvalidInput(f"index must be one of {', '.join(INDEXES)}, got {index!r}")
         self.dim = int(dim)
         self.index = index
         self.metric: Metric = checked_metric(metric)
         self.device = device
-        self._store = Store(self.dim)
-        self._index = _made(index, self.dim, self.metric, device)
+        self._store = Store(self.dim, features)
+        self._index = make_index(index, self.dim, self.metric, device)
         self._reliability = Reliability()
         self._lock = ReadersWriterLock()
         self._label_weights: NDArray[np.float64] | None = None  # kept until the next edit
+        self.edits = 0  # counts changes: what was computed from the bank holds while it stays the same
 
     def __len__(self) -> int:
         return len(self._store)
@@ -142,6 +117,16 @@ class MemoryBank:
         with self._lock.read():
             return self._store.vectors[self._checked_rows(rows)].copy()  # type: ignore[no-any-return]
 
+    def features(self, rows: ArrayLike) -> NDArray[Any]:
+        """What the vectors of some rows were made from, where the bank keeps it."""
+        with self._lock.read():
+            return self._store.features[self._checked_rows(rows)].copy()  # type: ignore[no-any-return]
+
+    def groups(self, rows: ArrayLike) -> NDArray[np.int64]:
+        """The groups of some rows; -1 is none."""
+        with self._lock.read():
+            return self._store.groups[self._checked_rows(rows)].copy()  # type: ignore[no-any-return]
+
     def metadata(self, rows: ArrayLike) -> list[Metadata]:
         """The metadata of some rows (1-D)."""
         with self._lock.read():
@@ -165,6 +150,7 @@ class MemoryBank:
         groups: ArrayLike | None = None,
         weights: ArrayLike | None = None,
         metadata: Sequence[Metadata] | None = None,
+        features: ArrayLike | None = None,
     ) -> list[Id]:
         """Add rows; all of them or, on an error, none.
 
@@ -175,6 +161,7 @@ class MemoryBank:
             groups: (n,) integers; rows of one group leave each other out of a search. -1 is no group.
             weights: (n,) how much each row counts.
             metadata: (n,) JSON objects kept with the rows.
+            features: (n, features) what the vectors were made from; asked for where the bank keeps it.
 
         Returns:
             The ids.
@@ -182,9 +169,15 @@ class MemoryBank:
         checked = checked_vectors(vectors, self.dim)
         count = len(checked)
         named = checked_labels(labels, count)
-        rest = checked_groups(groups, count), checked_weights(weights, count), checked_metadata(metadata, count)
+        kept = checked_features(features, count, self._store.width)
+        rest = (
+            checked_groups(groups, count),
+            checked_weights(weights, count),
+            checked_metadata(metadata, count),
+            kept,
+        )
         with self._lock.write():
-            self._label_weights = None
+            self._changed()
             start = self._store.capacity
             names = self._store.append(checked, named, ids, *rest)
             if count:
@@ -197,7 +190,7 @@ class MemoryBank:
         """Forget rows; all of them or, if an id is unknown, none."""
         with self._lock.write():
             rows = np.unique(self._store.rows(ids))
-            self._label_weights = None
+            self._changed()
             self._store.forget(rows)
             self._index.hide(rows)
             self._reliability.vanished(rows)
@@ -215,7 +208,7 @@ class MemoryBank:
             rows = self._store.rows(names)
             if len(np.unique(rows)) < len(rows):
                 raise InvalidInput("an id may be updated only once in a call")
-            self._label_weights = None
+            self._changed()
             if named is not None:
                 self._store.labels[rows] = named
             if moved is not None and len(rows):
@@ -276,7 +269,7 @@ class MemoryBank:
         with self._lock.write():
             if len(self._store) < self._store.capacity:
                 self._compact()
-            about = {"index": self.index, "metric": self.metric, "dim": self.dim}
+            about = {"index": self.index, "metric": self.metric, "dim": self.dim, "features": self._store.width}
             files = {"bank.json": json.dumps(about).encode(), **self._store.to_files()}
             content = self._index.to_bytes()
         return files if content is None else {**files, "index.faiss": content}
@@ -286,14 +279,19 @@ class MemoryBank:
         """What :meth:`to_files` made."""
         try:
             about = parse_json(files["bank.json"], "bank.json")
-            bank = cls(about["dim"], index=about["index"], metric=about["metric"], device=device)
+            width = about.get("features", 0)
+            bank = cls(about["dim"], index=about["index"], metric=about["metric"], device=device, features=width)
         except (KeyError, TypeError, InvalidInput) as broken:
             raise CorruptModel(f"bank.json does not describe a bank: {broken}") from broken
-        bank._store = Store.from_files(files)
+        bank._store = Store.from_files(files, bank._store.width)
         if bank._store.dim != bank.dim:
             raise CorruptModel(f"bank.json says {bank.dim} dimensions, rows.json {bank._store.dim}")
         bank._index.restore(files.get("index.faiss"), bank._store.vectors)
         return bank
+
+    def copy(self) -> Self:
+        """A bank of its own with the same rows."""
+        return type(self).from_files(self.to_files(), self.device)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"files": self.to_files(), "device": self.device}
@@ -350,7 +348,12 @@ class MemoryBank:
         near = self._search_without(self._store.vectors[rows], NEIGHBORS, names, by_group=True)
         return np.where(near.found, near.rows, -1), near.distances
 
+    def _changed(self) -> None:
+        self._label_weights = None
+        self.edits += 1
+
     def _compact(self) -> None:
+        self.edits += 1  # rows have new numbers
         self._store.compact()
         self._index.rebuild(self._store.vectors)
         self._reliability.forget()
@@ -376,12 +379,3 @@ def checked_k(k: int) -> int:
     if isinstance(k, bool) or not 1 <= value <= MAX_K:
         raise InvalidInput(f"k must be an integer from 1 to {MAX_K}, got {k!r}")
     return value
-
-
-def _made(index: str, dim: int, metric: Metric, device: str) -> Index:
-    if index == "exact":
-        return ExactIndex(dim, metric, device)
-    from attnknn.bank import faiss  # slow to import, and optional
-
-    kinds = {"flat": faiss.FlatIndex, "hnsw": faiss.HnswIndex, "ivf": faiss.IvfIndex}
-    return kinds[index](dim, metric)

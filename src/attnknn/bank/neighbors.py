@@ -37,6 +37,11 @@ class Neighbors:
         """How many neighbors each query has: what was asked for, or all rows where the bank holds fewer."""
         return int(self.rows.shape[1])
 
+    def take(self, at: NDArray[np.int64] | slice) -> Neighbors:
+        """Those of some of the queries."""
+        weights = None if self.weights is None else self.weights[at]
+        return Neighbors(self.rows[at], self.labels[at], self.distances[at], self.found[at], weights, self.names)
+
     @cached_property
     def ids(self) -> NDArray[np.object_]:
         """The ids; made when first asked for, since a prediction needs none."""

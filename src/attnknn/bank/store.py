@@ -27,10 +27,16 @@ class Store:
     """Columns of equal length: vector, label, id, group, weight, metadata. Removed rows stay until compacted.
 
     A vector keeps the precision it came in: float64 stays float64, all else becomes float32.
+
+    Args:
+        dim: Width of the vectors.
+        width: Width of what they are made from, where that is kept too.
     """
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, width: int = 0) -> None:
         self.dim = dim
+        self.width = width
+        self._features = GrowingArray(np.float32, (width,))
         self._vectors = GrowingArray(np.float32, (dim,))
         self._labels = GrowingArray(np.int64)
         self._groups = GrowingArray(np.int64)
@@ -43,6 +49,7 @@ class Store:
         self.weighted = False  # whether any row ever had a weight other than 1
 
     vectors = property(lambda self: self._vectors.values)
+    features = property(lambda self: self._features.values)
     labels = property(lambda self: self._labels.values)
     groups = property(lambda self: self._groups.values)
     weights = property(lambda self: self._weights.values)
@@ -69,6 +76,7 @@ class Store:
         groups: NDArray[np.int64],
         weights: NDArray[np.float64],
         metadata: Sequence[Metadata],
+        features: NDArray[Any],
     ) -> list[Id]:
         """Add checked rows; returns their ids."""
         names = self._fresh_ids(len(vectors)) if ids is None else [_checked_id(name) for name in ids]
@@ -84,6 +92,7 @@ class Store:
         self.names.extend(names)
         self.metadata.extend(metadata)
         self._vectors.extend(vectors)
+        self._features.extend(features)
         self._labels.extend(labels)
         self._groups.extend(groups)
         self._weights.extend(weights)
@@ -109,6 +118,7 @@ class Store:
             self.metadata[row] = None
         self.alive[rows] = False
         self.vectors[rows] = 0
+        self.features[rows] = 0
         self.groups[rows] = -1
 
     def set_vectors(self, rows: NDArray[np.int64], vectors: NDArray[Any]) -> None:
@@ -119,7 +129,7 @@ class Store:
     def compact(self) -> None:
         """Drop removed rows; the others keep their order."""
         alive = self.alive.copy()
-        for column in (self._vectors, self._labels, self._groups, self._weights, self._alive):
+        for column in (self._vectors, self._features, self._labels, self._groups, self._weights, self._alive):
             column.keep(alive)
         self.names = [name for name, live in zip(self.names, alive.tolist(), strict=True) if live]
         self.metadata = [held for held, live in zip(self.metadata, alive.tolist(), strict=True) if live]
@@ -128,7 +138,7 @@ class Store:
     def to_files(self) -> dict[str, bytes]:
         """The live rows as safetensors and JSON."""
         alive = self.alive
-        columns = ("vectors", "labels", "groups", "weights")
+        columns = ("vectors", "labels", "groups", "weights", *(("features",) if self.width else ()))
         tensors = {name: np.ascontiguousarray(getattr(self, name)[alive]) for name in columns}
         kept = np.flatnonzero(alive).tolist()
         metadata = [self.metadata[row] for row in kept]
@@ -141,12 +151,12 @@ class Store:
         return {"rows.safetensors": save_tensors(tensors), "rows.json": json.dumps(rows).encode()}
 
     @classmethod
-    def from_files(cls, files: Mapping[str, bytes]) -> Store:
+    def from_files(cls, files: Mapping[str, bytes], width: int = 0) -> Store:
         """What :meth:`to_files` wrote."""
         try:
             rows = parse_json(files["rows.json"], "rows.json")
             tensors = load_tensors(files["rows.safetensors"])
-            store = cls(rows["dim"])
+            store = cls(rows["dim"], width)
             vectors = checked_vectors(tensors["vectors"], store.dim)
             count = len(vectors)
             store.append(
@@ -156,6 +166,7 @@ class Store:
                 checked_groups(tensors["groups"], count),
                 checked_weights(tensors["weights"], count),
                 checked_metadata(rows["metadata"], count),
+                checked_features(tensors.get("features"), count, width),
             )
             store._next_id = rows["next_id"]
         except CorruptModel:
@@ -206,6 +217,14 @@ def checked_labels(labels: ArrayLike, rows: int) -> NDArray[np.int64]:
     if array.size and array.min() < 0:
         raise InvalidInput(f"labels of a bank are 0 or more, got {array.min()}")
     return array
+
+
+def checked_features(features: ArrayLike | None, rows: int, width: int) -> NDArray[Any]:
+    """Features (n, width), finite; None where the width is 0."""
+    array = np.empty((rows, 0), np.float32) if features is None else np.asarray(features)
+    if array.shape != (rows, width):
+        raise InvalidInput(f"expected features of shape ({rows}, {width}), got {array.shape}")
+    return checked_vectors(array, width) if width else array
 
 
 def checked_groups(groups: ArrayLike | None, rows: int) -> NDArray[np.int64]:

@@ -1,4 +1,8 @@
-"""Arrays and tables to vectors, and vectors back to rows that a person can read."""
+"""Arrays and tables to vectors, and vectors back to rows that a person can read.
+
+An embedder is an encoding, fixed once fitted (``Identity``, ``Standardize``), and where it is learned a network
+on top of it (``NETWORKS``).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,15 @@ from typing import Any
 
 from attnknn.embed.embedder import Embedder
 from attnknn.embed.identity import Identity
+from attnknn.embed.networks import (
+    NETWORKS,
+    AnyNetwork,
+    LinearEmbedder,
+    PeriodicEmbedder,
+    TabularEmbedder,
+    embed,
+    network_from_state,
+)
 from attnknn.embed.standardize import Standardize
 from attnknn.errors import InvalidInput
 
@@ -24,4 +37,17 @@ def embedder_from_state(state: dict[str, Any]) -> Embedder:
     return EMBEDDERS[kind].from_state(state)
 
 
-__all__ = ["EMBEDDERS", "Embedder", "Identity", "Standardize", "embedder_from_state"]
+__all__ = [
+    "EMBEDDERS",
+    "NETWORKS",
+    "AnyNetwork",
+    "Embedder",
+    "Identity",
+    "LinearEmbedder",
+    "PeriodicEmbedder",
+    "Standardize",
+    "TabularEmbedder",
+    "embed",
+    "embedder_from_state",
+    "network_from_state",
+]

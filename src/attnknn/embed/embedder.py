@@ -25,6 +25,16 @@ class Embedder(Protocol):
         """Width of the vectors."""
         ...
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Which places of a vector hold numbers, not zeros and ones."""
+        ...
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The column of the table that each place of a vector belongs to."""
+        ...
+
     def fit(self, X: Table | Vectors) -> Self:
         """Learn the encoding from training rows."""
         ...

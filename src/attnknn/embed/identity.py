@@ -37,6 +37,16 @@ class Identity:
             raise InvalidInput("fit the embedder first")
         return len(self._names)
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Which places of a vector hold numbers: all."""
+        return tuple(range(self.dim))
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The column of the table that each place of a vector belongs to: its own."""
+        return tuple(range(self.dim))
+
     def fit(self, X: Table | Vectors) -> Self:
         """Note the columns; nothing else is learned."""
         if not width_of(X):

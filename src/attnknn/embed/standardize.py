@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attnknn.data.table import Table
 from attnknn.embed.embedder import Vectors, as_rows, check_columns, check_vectors, columns_of, width_of
-from attnknn.embed.encoding import CategoryCode, Code, code_from_state, code_state, learn_code
+from attnknn.embed.encoding import CategoryCode, Code, NumberCode, code_from_state, code_state, learn_code
 from attnknn.errors import InvalidInput
 
 
@@ -39,6 +39,16 @@ class Standardize:
         if not self._codes:
             raise InvalidInput("fit the embedder first")
         return sum(code.width for code in self._codes)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Which places of a vector hold the score of a number; the others are zeros and ones."""
+        return tuple(at.start for code, at in self._blocks() if isinstance(code, NumberCode))
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The column of the table that each place of a vector belongs to."""
+        return tuple(number for number, code in enumerate(self._codes) for _ in range(code.width))
 
     def fit(self, X: Table | Vectors) -> Self:
         """Learn means, deviations and categories from training rows."""

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from attnknn.attend import Weighting
+from attnknn.attend import AttentionOptions
 from attnknn.bank import Id, MemoryBank
 from attnknn.bank.lock import ReadersWriterLock
-from attnknn.embed import EMBEDDERS, Embedder
+from attnknn.embed import NETWORKS, Embedder
 from attnknn.errors import InvalidInput
 from attnknn.estimator import saved
+from attnknn.estimator.benches import ENCODERS, Lesson, Search, lesson_of, make_benches
+from attnknn.estimator.fitting import Wish, fit_voter, has_free_parts, twins, wished
 from attnknn.estimator.inputs import (
+    Rows,
     checked_labels,
     checked_rows,
     class_weights,
@@ -27,9 +31,18 @@ from attnknn.estimator.inputs import (
     numbered_groups,
     with_classes,
 )
-from attnknn.estimator.options import check_options, search_device, search_index, search_metric
-from attnknn.estimator.voter import Floats, Voter, fit_voter, has_free_parts, twins
-from attnknn.predict import Answer, Explanation, Explanations, Reason
+from attnknn.estimator.options import (
+    Options,
+    check_options,
+    chosen_embedder,
+    search_device,
+    search_index,
+    search_metric,
+)
+from attnknn.estimator.voter import Floats
+from attnknn.predict import Explanation, Explanations, Poll, Reason
+from attnknn.predict.abstain import abstained, threshold
+from attnknn.train import TrainingOptions
 
 
 class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -38,23 +51,28 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         n_neighbors: Neighbors per prediction; ``"auto"`` takes the smallest of 1, 2, 4, ..., all whose
             leave-one-out NLL is within one standard error of the best (kept in ``n_neighbors_``).
-        weights: ``"uniform"``; ``"distance"`` (1 / distance, as scikit-learn); ``"softmax"`` (of a fitted scale
+        weights: ``"attention"`` (learned; softmax weighting wherever the learned parts do not help);
+            ``"uniform"``; ``"distance"`` (1 / distance, as scikit-learn); ``"softmax"`` (of a fitted scale
             times the similarity); ``"reliability"`` (softmax that trusts neighbors whose own neighbors agree).
-        embedder: ``"standardize"`` (scaled numbers, one-hot categories, missing values) or ``"identity"``.
+        embedder: Trained: ``"periodic"`` (tables), ``"tabular"`` (a perceptron), ``"linear"`` (vectors of another
+            model). Not trained: ``"standardize"`` (scaled numbers, one-hot categories, missing values),
+            ``"identity"``. ``"auto"`` is periodic with attention, else standardize; rows of length 1 count as
+            given vectors (identity), and so do more than 256 numeric columns with attention (linear).
         metric: ``"l2"``, ``"cosine"``, ``"ip"``; ``"auto"`` is cosine for given vectors of length 1, else l2.
         index: ``"exact"``, ``"flat"``, ``"hnsw"``, ``"ivf"``; ``"auto"`` is exact below 100,000 rows, from there
             on HNSW where FAISS is installed.
         calibration: ``"density"``, ``"temperature"``, ``"isotonic"``, ``"prior"`` (prior mass alone), or None for
             the bare vote; ``"auto"`` is density from 200 rows on, below that temperature.
-        n_estimators: Trained members to average; the untrained weights have one.
+        n_estimators: Trained members to average. They share examples and labels; each has its own vectors.
         class_weight: None, ``"balanced"``, or a dict of label to factor.
-        attention: Options of learned attention; the untrained weights take none.
-        training: Options of training; the untrained weights take none.
-        validation_fraction: Share of the rows whose leave-one-out predictions fit k, scale and calibration;
-            never fewer than 2,000 rows, or all.
-        device: Where exact search runs: ``"cpu"``, ``"cuda"``, ``"mps"``; ``"auto"`` is the best there is.
+        attention: ``AttentionOptions``: which parts the attention has; None is the usual ones.
+        training: ``TrainingOptions``; None is the usual ones, and trains nothing below 300 rows.
+        validation_fraction: Share of the rows that stop the training and fit k, weights and calibration: held out
+            where an embedder is trained (below 2,000 rows five folds take turns), else each leaving itself out
+            (never fewer than 2,000 rows, or all).
+        device: Where training and exact search run: ``"cpu"``, ``"cuda"``, ``"mps"``; ``"auto"`` is the best.
         random_state: Seed of what is drawn.
-        verbose: Above 0, ``fit`` prints what it chose.
+        verbose: Above 0, ``fit`` shows its progress and prints what it chose.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -69,15 +87,15 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         n_neighbors: int | str = "auto",
         *,
-        weights: str = "softmax",
-        embedder: str = "standardize",
+        weights: str = "attention",
+        embedder: str = "auto",
         metric: str = "auto",
         index: str = "auto",
         calibration: str | None = "auto",
         n_estimators: int = 1,
         class_weight: Any = None,
-        attention: Any = None,
-        training: Any = None,
+        attention: AttentionOptions | None = None,
+        training: TrainingOptions | None = None,
         validation_fraction: float = 0.1,
         device: str = "auto",
         random_state: Any = None,
@@ -130,28 +148,62 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         self.classes_ = with_classes(np.unique(labels), classes)
         codes = codes_of(labels, self.classes_)
-        self.embedder_: Embedder = EMBEDDERS[options.embedder]().fit(rows)
-        vectors = self.embedder_.transform(rows)
-        bank = MemoryBank(
-            self.embedder_.dim,
-            index=search_index(self.index, len(vectors)),
-            metric=search_metric(self.metric, options.embedder, vectors),
-            device=search_device(self.device),
-        )
-        weighting = Weighting(options.weights)
-        apart = groups if groups is None else numbered_groups(groups)
-        if groups is None and has_free_parts(weighting, options.k, self.calibration):
-            apart = twins(vectors)
-        bank.add(vectors, codes, ids=ids, groups=apart, weights=self._sample_weight(sample_weight, rows))
         factors = class_weights(self.class_weight, self.classes_, labels)
-        voter = Voter(bank, len(self.classes_), factors, weighting, k=1)
-        random = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-        self.voter_, self.tuning_ = fit_voter(
-            voter, k=options.k, calibration=self.calibration, fraction=self.validation_fraction, random=random
+        weights = self._sample_weight(sample_weight, rows)
+        lesson, kind = self._lesson(rows, codes, options, ids, groups, weights)
+        search = Search(
+            search_index(self.index, len(rows)),
+            search_metric(self.metric, kind, lesson.rows.features),
+            search_device(self.device),
         )
+        self._benches = make_benches(self, kind, lesson, search, options)
+        self._fit_voter(wished(self, options, factors, len(rows)))
+        return self
+
+    def _lesson(
+        self,
+        rows: Rows,
+        codes: NDArray[np.int64],
+        options: Options,
+        ids: Sequence[Id] | None,
+        groups: ArrayLike | None,
+        weights: Floats | None,
+    ) -> tuple[Lesson, str]:
+        """The rows, encoded, and the kind of embedder they ask for."""
+        kind = chosen_embedder(self.embedder, self.weights, rows)
+        self.embedder_: Embedder = ENCODERS[kind]().fit(rows)
+        features = self.embedder_.transform(rows)
+        apart = None if groups is None else numbered_groups(groups)
+        if groups is None and (kind in NETWORKS or has_free_parts(self.weights, options.k, self.calibration)):
+            apart = twins(features)
+        self._seed = int(check_random_state(self.random_state).randint(2**31))
+        return lesson_of(self.embedder_, features, codes, ids, apart, weights, len(self.classes_)), kind
+
+    def _fit_voter(self, wish: Wish) -> None:
+        random = np.random.default_rng(self._seed)
+        self.voter_, self.tuning_ = fit_voter(self._benches, wish, len(self.classes_), random)
         if self.verbose:
             print(self._chosen())
-        return self
+
+    def with_weights(self, weights: str) -> Self:
+        """The same examples and the same trained vectors under other weights, fitted on the same rows.
+
+        The way to see what the attention adds: ``model.with_weights("softmax")``.
+
+        Args:
+            weights: As in the constructor.
+        """
+        check_is_fitted(self)
+        if not hasattr(self, "_benches"):
+            raise InvalidInput("a loaded model has no validation rows any more; fit it anew with other weights")
+        other: Self = copy(self).set_params(weights=weights, attention=None)
+        options = check_options(clone(other).set_params(embedder="auto", training=None, n_estimators=1))
+        with self._guard.read():
+            other._guard = ReadersWriterLock()
+            other._benches = [replace(bench, bank=bench.bank.copy()) for bench in self._benches]
+            factors, rows = self.voter_.class_weight, len(self.voter_.bank)
+            other._fit_voter(wished(other, options, factors, rows))
+        return other
 
     def partial_fit(
         self, X: Any, y: Any, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
@@ -180,15 +232,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = checked_labels(y)
         if len(labels) != len(rows):
             raise InvalidInput(f"{len(rows)} rows, but {len(labels)} labels")
-        vectors = self.embedder_.transform(rows)
+        features = self.embedder_.transform(rows)
         weights = self._sample_weight(sample_weight, rows)
         with self._guard.write():
             known = with_classes(self.classes_, classes)
             codes = codes_of(labels, known)
             before = self.voter_.bank.ids if len(known) > len(self.classes_) else []
-            added = self.voter_.bank.add(
-                vectors, codes, ids=ids, weights=weights
-            )  # what is refused changes nothing
+            added = self.voter_.add(features, codes, ids, weights)
             self._extend_classes(known, before)
         return added
 
@@ -196,14 +246,14 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Forget examples at once, without retraining."""
         check_is_fitted(self)
         with self._guard.write():
-            self.voter_.bank.remove(ids)
+            self.voter_.remove(ids)
 
     def relabel(self, ids: Sequence[Id], y: Any) -> None:
         """Correct the labels of examples at once, without retraining."""
         check_is_fitted(self)
         labels = checked_labels(y)
         with self._guard.write():
-            self.voter_.bank.update(ids, labels=codes_of(labels, self.classes_))
+            self.voter_.relabel(ids, codes_of(labels, self.classes_))
 
     def predict_proba(self, X: Any) -> Floats:
         """(rows, classes) calibrated probabilities, in the order of ``classes_``."""
@@ -221,16 +271,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         predicted: NDArray[Any] = classes[chances.argmax(axis=1)]
         if abstain_below is None:
             return predicted
-        if np.isnan(abstain_below):
-            raise InvalidInput("abstain_below is NaN")
-        unsure = chances.max(axis=1, initial=0.0) < abstain_below
-        label = np.asarray(abstain_label)
-        if abstain_label is None or label.dtype.kind != predicted.dtype.kind:
-            predicted = predicted.astype(object)
-        else:
-            predicted = predicted.astype(np.promote_types(label.dtype, predicted.dtype))
-        predicted[unsure] = abstain_label
-        return predicted
+        return abstained(predicted, chances.max(axis=1, initial=0.0), abstain_below, abstain_label)
 
     def abstention_threshold(self, X: Any, y: Any, *, max_error: float) -> float:
         """The lowest confidence to demand so that, on these rows, at most ``max_error`` of the answers are wrong.
@@ -243,13 +284,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         (chances, classes), labels = self._chances(X), checked_labels(y)
         if len(labels) != len(chances):
             raise InvalidInput(f"{len(chances)} rows, but {len(labels)} labels")
-        confidence = chances.max(axis=1)
-        wrong = classes[chances.argmax(axis=1)] != labels
-        order = np.argsort(-confidence, kind="stable")
-        errors = np.cumsum(wrong[order]) / np.arange(1, len(order) + 1)
-        last_of_tie = np.append(np.diff(confidence[order]) != 0, True)
-        fine = np.flatnonzero((errors <= max_error) & last_of_tie)
-        return float(confidence[order][fine[-1]]) if len(fine) else float("inf")
+        return threshold(chances.max(axis=1), classes[chances.argmax(axis=1)] != labels, max_error)
 
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
@@ -259,7 +294,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Rows count the examples in the order they were added; they shift when examples are removed.
         """
         check_is_fitted(self)
-        vectors = None if X is None else self._embedded(X)
+        vectors = None if X is None else self.voter_.members[0].vectors(self._encoded(X))
         k = self.n_neighbors_ if n_neighbors is None else n_neighbors
         with self._guard.read():
             bank = self.voter_.bank
@@ -274,12 +309,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def explain(self, X: Any) -> Explanations:
         """For each row the neighbors, their weights, and what each class got from them."""
-        vectors = self._embedded(X)
+        features = self._encoded(X)
         each: list[Explanation] = []
         with self._guard.read():
             prior = self.voter_.prior
-            for said in self.voter_.answers(vectors):
-                each.extend(self._explained(said, prior))
+            for poll in self.voter_.polls(features):
+                each.extend(self._explained(poll, prior))
         return Explanations(each)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -316,16 +351,20 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "voter_")
 
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_benches"}  # what served to fit it
+
     def _chances(self, X: Any) -> tuple[Floats, NDArray[Any]]:
         """Probabilities, and the classes they are for, of one moment."""
-        vectors = self._embedded(X)
+        features = self._encoded(X)
         with self._guard.read():
-            return self.voter_.probabilities(vectors), self.classes_
+            return self.voter_.probabilities(features), self.classes_
 
-    def _embedded(self, X: Any) -> NDArray[Any]:
+    def _encoded(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
-        vectors: NDArray[Any] = self.embedder_.transform(checked_rows(self, X, reset=False))
-        return vectors
+        features: NDArray[Any] = self.embedder_.transform(checked_rows(self, X, reset=False))
+        return features
 
     def _sample_weight(self, sample_weight: ArrayLike | None, rows: Any) -> Floats | None:
         if sample_weight is None:
@@ -343,19 +382,17 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return
         place = codes_of(self.classes_, known)
         bank = self.voter_.bank
-        bank.update(ids, labels=place[bank.labels(bank.rows(ids))])
+        self.voter_.relabel(ids, place[bank.labels(bank.rows(ids))])
         self.voter_ = self.voter_.extended(place, len(known))
         self.classes_ = known
 
-    def _explained(self, said: Answer, prior: Floats) -> Iterable[Explanation]:
-        chances = self.voter_.finished(said, prior)
-        heat = self.voter_.temperatures(said.density)
-        weights, evidence = said.weights.numpy(), said.evidence.numpy()
-        labels = self.classes_.tolist()
-        for at in range(len(said.near)):
-            order = np.argsort(-weights[at], kind="stable")
-            order = order[said.near.found[at, order]]
-            rows = self.embedder_.describe(self.voter_.bank.vectors(said.near.rows[at, order]))
+    def _explained(self, poll: Poll, prior: Floats) -> Iterable[Explanation]:
+        chances = self.voter_.finished(poll, prior)
+        heat = self.voter_.temperatures(poll.density)
+        evidence, labels = poll.evidence.numpy(), self.classes_.tolist()
+        for at in range(len(poll)):
+            shares = poll.shares(at)
+            rows = self.embedder_.describe(self.voter_.encoded([name for name, *_ in shares]))
             yield Explanation(
                 prediction=labels[int(chances[at].argmax())],
                 probabilities=dict(zip(labels, chances[at].tolist(), strict=True)),
@@ -364,21 +401,16 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 prior_mass=self.voter_.mass,
                 temperature=None if heat is None else float(heat[at]),
                 neighbors=tuple(
-                    Reason(
-                        id=said.near.ids[at, place],
-                        label=labels[said.near.labels[at, place]],
-                        distance=float(said.near.distances[at, place]),
-                        weight=float(weights[at, place]),
-                        row=row,
-                    )
-                    for place, row in zip(order.tolist(), rows, strict=True)
+                    Reason(id=name, label=labels[code], distance=gap, weight=weight, row=row)
+                    for (name, code, gap, weight), row in zip(shares, rows, strict=True)
                 ),
             )
 
     def _chosen(self) -> str:
         voter = self.voter_
         return (
-            f"{len(voter.bank)} examples, {len(self.classes_)} classes: k={self.n_neighbors_}, "
+            f"{len(voter.bank)} examples, {len(self.classes_)} classes, {len(voter.members)} member(s): "
+            f"{voter.weighting.kind} weights, k={self.n_neighbors_}, "
             f"scale={voter.weighting.scale:.4g}, prior mass={voter.mass:.3g}, "
             f"{voter.calibrator.kind} calibration, {voter.bank.index} {voter.bank.metric} search"
         )

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attnknn.attend import KINDS, WeightingKind
+from attnknn.attend import KINDS, AttentionOptions
 from attnknn.bank import INDEXES, checked_k
-from attnknn.embed import EMBEDDERS
+from attnknn.data import Table
+from attnknn.embed import NETWORKS
 from attnknn.errors import InvalidInput, MissingDevice
+from attnknn.estimator.inputs import Rows
 from attnknn.ops import METRICS
+from attnknn.train import TrainingOptions
 
 EXACT_BELOW = 100_000
 """Rows below which ``index="auto"`` searches exhaustively."""
@@ -23,40 +26,125 @@ EXACT_BELOW = 100_000
 CALIBRATIONS = ("auto", "density", "temperature", "isotonic", "prior", None)
 
 
+WEIGHTS = ("attention", *KINDS)
+EMBEDDERS = ("auto", *NETWORKS, "standardize", "identity")
+LINEAR_ABOVE = 256
+"""Numeric columns above which ``embedder="auto"`` takes rows for vectors that another model made."""
+
+TRAIN_FROM = 300
+"""Rows from which the defaults train; fewer teach a network too little."""
+
+_READ_BY_ATTENTION = ("entropy", "checkpoint")  # options of training that need no embedder to train
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The arguments that mean more than their value."""
 
     k: int | None  # None: to be chosen
-    weights: WeightingKind
-    embedder: str
+    weights: str
+    attention: AttentionOptions
+    training: TrainingOptions
 
 
 def check_options(model: Any) -> Options:
     """Refuse arguments that make no sense, or that nothing would read."""
-    _one_of("weights", model.weights, KINDS)
-    _one_of("embedder", model.embedder, tuple(EMBEDDERS))
+    _one_of("weights", model.weights, WEIGHTS)
+    _one_of("embedder", model.embedder, EMBEDDERS)
     _one_of("metric", model.metric, ("auto", *METRICS))
     _one_of("index", model.index, ("auto", *INDEXES))
     _one_of("calibration", model.calibration, CALIBRATIONS)
     _one_of("device", str(model.device).split(":")[0], ("auto", "cpu", "cuda", "mps"))
-    for name in ("attention", "training"):
-        if getattr(model, name) is not None:
-            raise InvalidInput(f"{name} options were given, but weights={model.weights!r} reads none")
-    if model.n_estimators != 1:
-        raise InvalidInput(
-            f"n_estimators={model.n_estimators!r}: weights={model.weights!r} has nothing to average; use 1"
-        )
+    _check_that_all_is_read(model)
     share = model.validation_fraction
     if isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) < 1:
         raise InvalidInput(f"validation_fraction must be between 0 and 1, got {share!r}")
+    rest = model.weights, model.attention or AttentionOptions(), model.training or TrainingOptions()
     if isinstance(model.n_neighbors, str):
         _one_of("n_neighbors", model.n_neighbors, ("auto",))
-        return Options(None, model.weights, model.embedder)
+        return Options(None, *rest)
     try:
-        return Options(checked_k(model.n_neighbors), model.weights, model.embedder)
+        return Options(checked_k(model.n_neighbors), *rest)
     except InvalidInput as problem:
         raise InvalidInput(f"n_neighbors: {problem}; or 'auto'") from problem
+
+
+def _check_that_all_is_read(model: Any) -> None:
+    learned = model.embedder in NETWORKS or (model.embedder == "auto" and model.weights == "attention")
+    members = model.n_estimators
+    if isinstance(members, bool) or not isinstance(members, Integral) or int(members) < 1:
+        raise InvalidInput(f"n_estimators must be a whole number of at least 1, got {members!r}")
+    if int(members) > 1 and not learned:
+        raise InvalidInput(
+            f"n_estimators={members}: embedder={model.embedder!r} with weights={model.weights!r} trains nothing, "
+            "so there is nothing to average; use 1"
+        )
+    for name, kind in (("attention", AttentionOptions), ("training", TrainingOptions)):
+        given = getattr(model, name)
+        if given is not None and not isinstance(given, kind):
+            raise InvalidInput(f"{name} must be None or {kind.__name__}(...), got {given!r}")
+    if model.attention is not None and model.weights != "attention":
+        raise InvalidInput(f"attention options were given, but weights={model.weights!r} reads none")
+    if model.training is None or learned:
+        _check_shape(model)
+        return
+    usual = TrainingOptions()
+    for field in fields(TrainingOptions):
+        read = model.weights == "attention" and field.name in _READ_BY_ATTENTION
+        if not read and getattr(model.training, field.name) != getattr(usual, field.name):
+            raise InvalidInput(
+                f"training option {field.name} was given, but embedder={model.embedder!r} with "
+                f"weights={model.weights!r} does not read it"
+            )
+    if model.weights != "attention":
+        raise InvalidInput(f"training options were given, but weights={model.weights!r} reads none")
+
+
+def _check_shape(model: Any) -> None:
+    """Options of the embedder's shape that the embedder does not have."""
+    training = model.training
+    if training is None:
+        return
+    if training.blocks is not None and model.embedder in ("tabular", "linear"):
+        raise InvalidInput(f"training option blocks: embedder={model.embedder!r} has none")
+    if training.embed_dim is not None and model.embedder == "linear":
+        raise InvalidInput("training option embed_dim: embedder='linear' keeps the width of the given vectors")
+
+
+def chosen_embedder(embedder: str, weights: str, rows: Rows) -> str:
+    """The embedder that ``embedder`` means for these rows.
+
+    ``auto`` takes rows of length 1 for given vectors: identity, or, above 256 columns, a trained projection; so
+    it does with more than 256 numeric columns and nothing else. Everything else is a table: a periodic embedder
+    where the weights are learned, standardize where nothing is.
+    """
+    if embedder != "auto":
+        return embedder
+    numeric = _numeric(rows)
+    learned = weights == "attention"
+    if numeric is not None and learned and numeric.shape[1] > LINEAR_ABOVE:
+        return "linear"
+    if numeric is not None and has_unit_length(numeric):
+        return "identity"
+    return "periodic" if learned else "standardize"
+
+
+def _numeric(rows: Rows) -> NDArray[Any] | None:
+    """The rows as an array where all columns are numbers and none lacks a value."""
+    if not isinstance(rows, Table):
+        return rows
+    if any(column.kind != "numeric" or column.missing.any() for column in rows.columns):
+        return None
+    return np.column_stack([column.values for column in rows.columns]) if rows.columns else None
+
+
+def has_unit_length(vectors: NDArray[Any]) -> bool:
+    """Whether all rows have length 1, in two dimensions or more."""
+    if len(vectors) == 0 or vectors.shape[1] < 2:
+        return False
+    with np.errstate(over="ignore"):
+        norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    return bool(np.abs(norms - 1).max() < 1e-4)
 
 
 def search_device(device: str | torch.device) -> str:
@@ -81,10 +169,9 @@ def search_metric(metric: str, embedder: str, vectors: NDArray[Any]) -> str:
     """The metric that ``metric`` means for these vectors: cosine where they are given with length 1."""
     if metric != "auto":
         return metric
-    if embedder != "identity" or vectors.shape[1] < 2:
-        return "l2"
-    norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
-    return "cosine" if np.abs(norms - 1).max() < 1e-4 else "l2"
+    if embedder in NETWORKS:
+        return NETWORKS[embedder].metric
+    return "cosine" if embedder == "identity" and has_unit_length(vectors) else "l2"
 
 
 def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:

@@ -9,19 +9,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 from sklearn import __version__ as sklearn_version
+from torch import nn
 
-from attnknn.attend import KINDS, Weighting
+from attnknn.attend import KINDS, AttentionOptions, LearnedWeighting, Weighting, weigher_from_state
 from attnknn.bank import MemoryBank
 from attnknn.bank.folder import parse_json, read_folder, write_folder
 from attnknn.bank.lock import ReadersWriterLock
 from attnknn.calibrate import calibrator_from_state
-from attnknn.embed import embedder_from_state
+from attnknn.embed import embedder_from_state, network_from_state
 from attnknn.errors import AttnKNNError, CorruptModel, MissingDevice, MissingExtra
-from attnknn.estimator.voter import Voter
-from attnknn.train import Tuning
+from attnknn.estimator.voter import Member, Voter
+from attnknn.train import TrainingOptions, Tuning
 
 KIND = "classifier"
+_NOTHING = save_tensors({})
 
 
 def write(path: str | os.PathLike[str], model: Any) -> None:
@@ -34,15 +38,45 @@ def write(path: str | os.PathLike[str], model: Any) -> None:
         "feature_names": list(model.feature_names_in_) if hasattr(model, "feature_names_in_") else None,
         "fitted_on_frame": model.fitted_on_frame_,
         "embedder": model.embedder_.state(),
-        "weighting": voter.weighting.state(),
-        "k": voter.k,
+        "members": [_member_state(member) for member in voter.members],
         "prior_mass": voter.mass,
         "curve": model.tuning_.curve,
         "class_weight": voter.class_weight.tolist(),
         "calibrator": voter.calibrator.state(),
         "scikit-learn": sklearn_version,
     }
-    write_folder(path, KIND, {"model.json": json.dumps(about).encode(), **voter.bank.to_files()})
+    files = {"model.json": json.dumps(about).encode()}
+    for number, member in enumerate(voter.members):
+        files |= {_prefix(number) + name: content for name, content in _member_files(member).items()}
+    write_folder(path, KIND, files)
+
+
+def _member_state(member: Member) -> dict[str, Any]:
+    network = member.network
+    return {
+        "network": None if network is None else {"kind": network.kind, "shape": network.shape()},
+        "weigher": member.weigher.state(),
+        "k": member.k,
+    }
+
+
+def _member_files(member: Member) -> dict[str, bytes]:
+    """The bank of a member, and the weights of what it learned."""
+    files = member.bank.to_files()
+    learned: dict[str, nn.Module | None] = {"network": member.network}
+    if isinstance(member.weigher, LearnedWeighting):
+        learned["attention"] = member.weigher.attention
+    for name, module in learned.items():
+        if module is not None:
+            files[f"{name}.safetensors"] = save_tensors(
+                {key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}
+            )
+    return files
+
+
+def _prefix(member: int) -> str:
+    """Before the names of a member's files; the first has none."""
+    return f"member{member}_" if member else ""
 
 
 def read(path: str | os.PathLike[str], model_class: Any, device: str | None) -> Any:
@@ -60,7 +94,7 @@ def read(path: str | os.PathLike[str], model_class: Any, device: str | None) -> 
 
 def _built(files: Mapping[str, bytes], model_class: Any, device: str | None) -> Any:
     about = parse_json(files["model.json"], "model.json")
-    model = model_class(**about["parameters"])
+    model = model_class(**_parameters(about["parameters"]))
     if device is not None:
         model.set_params(device=device)
     model.classes_ = _classes(about["classes"])
@@ -70,37 +104,62 @@ def _built(files: Mapping[str, bytes], model_class: Any, device: str | None) -> 
     model.fitted_on_frame_ = bool(about["fitted_on_frame"])
     model.embedder_ = embedder_from_state(about["embedder"])
     model._guard = ReadersWriterLock()
-    model.tuning_ = Tuning(
-        int(about["k"]),
-        Weighting(**about["weighting"]),
-        float(about["prior_mass"]),
-        tuple((int(k), float(nll), float(error)) for k, nll, error in about.get("curve", ())),
-        np.empty(0, np.int64),
-    )
+    device = model.search_device()
+    states = about.get("members") or [_format_1(about)]
+    members = tuple(_member(state, files, number, device) for number, state in enumerate(states))
+    first = members[0].weigher
+    curve = tuple((int(k), float(nll), float(error)) for k, nll, error in about.get("curve", ()))
+    weighting = first if isinstance(first, Weighting) else Weighting("softmax", first.scale)
+    model.tuning_ = Tuning(members[0].k, weighting, float(about["prior_mass"]), curve)
     model.voter_ = Voter(
-        bank=MemoryBank.from_files(files, device=model.search_device()),
+        members,
         classes=len(model.classes_),
         class_weight=np.asarray(about["class_weight"], np.float64),
-        weighting=Weighting(**about["weighting"]),
-        k=int(about["k"]),
         mass=float(about["prior_mass"]),
         calibrator=calibrator_from_state(about["calibrator"]),
     )
-    _check(model.voter_)
-    if model.embedder_.dim != model.voter_.bank.dim or (model.classes_[:-1] >= model.classes_[1:]).any():
-        raise CorruptModel("embedder, bank and classes do not fit together")
+    _check(model.voter_, model.embedder_.dim)
+    if (model.classes_[:-1] >= model.classes_[1:]).any():
+        raise CorruptModel("the classes are not in order")
     return model
 
 
-def _check(voter: Voter) -> None:
+def _format_1(about: Mapping[str, Any]) -> dict[str, Any]:
+    """The one member of a model from before members were trained."""
+    return {"network": None, "weigher": about["weighting"], "k": about["k"]}
+
+
+def _member(state: Mapping[str, Any], files: Mapping[str, bytes], number: int, device: str) -> Member:
+    prefix = _prefix(number)
+    own = {name.removeprefix(prefix): content for name, content in files.items() if name.startswith(prefix)}
+    tensors = {name: load_tensors(own.get(f"{name}.safetensors", _NOTHING)) for name in ("network", "attention")}
+    network = None
+    if state["network"] is not None:
+        network = network_from_state(state["network"], tensors["network"])
+        network.to(device)
+    weigher = weigher_from_state(state["weigher"], tensors["attention"])
+    if isinstance(weigher, LearnedWeighting):
+        weigher.attention.to(device)
+    return Member(network, MemoryBank.from_files(own, device=device), weigher, int(state["k"]))
+
+
+def _check(voter: Voter, width: int) -> None:
     """Refuse numbers that no fit produces."""
-    labels = voter.bank.labels(voter.bank.live)
-    if labels.size and labels.max() >= voter.classes:
-        raise CorruptModel(f"rows carry label {labels.max()}, but there are {voter.classes} classes")
-    if voter.weighting.kind not in KINDS or not 0 < voter.weighting.scale < np.inf:
-        raise CorruptModel(f"no such weighting: {voter.weighting}")
-    if voter.k < 1 or not 0 <= voter.mass < np.inf or len(voter.class_weight) != voter.classes:
-        raise CorruptModel("k, prior mass or class weights make no sense")
+    ids = voter.bank.ids
+    for member in voter.members:
+        bank, network = member.bank, member.network
+        labels = bank.labels(bank.live)
+        if labels.size and labels.max() >= voter.classes:
+            raise CorruptModel(f"rows carry label {labels.max()}, but there are {voter.classes} classes")
+        kind = member.weigher.kind
+        if kind not in (*KINDS, LearnedWeighting.kind) or not 0 < member.weigher.scale < np.inf:
+            raise CorruptModel(f"no such weighting: {kind}, scale {member.weigher.scale}")
+        if (network.embed_dim if network is not None else width) != bank.dim or bank.ids != ids:
+            raise CorruptModel("embedder, bank and members do not fit together")
+        if member.k < 1:
+            raise CorruptModel(f"k is {member.k}")
+    if not 0 <= voter.mass < np.inf or len(voter.class_weight) != voter.classes:
+        raise CorruptModel("prior mass or class weights make no sense")
 
 
 def _plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,7 +169,16 @@ def _plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
         plain["random_state"] = None
     if isinstance(plain["class_weight"], Mapping):  # its effect is saved; JSON would turn its keys into strings
         plain["class_weight"] = None
+    for name in ("attention", "training"):
+        plain[name] = plain[name] and plain[name].state()
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in plain.items()}
+
+
+def _parameters(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`_plain_parameters` wrote, as constructor arguments."""
+    kinds = {"attention": AttentionOptions, "training": TrainingOptions}
+    options = {name: kind(**plain[name]) for name, kind in kinds.items() if plain.get(name) is not None}
+    return {**plain, **options}
 
 
 def _dtype_name(classes: NDArray[Any]) -> str:

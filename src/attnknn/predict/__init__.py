@@ -1,6 +1,6 @@
 """Neighbors and weights -> evidence and reasons."""
 
 from attnknn.predict.explain import Explanation, Explanations, Reason
-from attnknn.predict.plain import Answer, answer, answers
+from attnknn.predict.plain import CELLS, Answer, Poll, answer
 
-__all__ = ["Answer", "Explanation", "Explanations", "Reason", "answer", "answers"]
+__all__ = ["CELLS", "Answer", "Explanation", "Explanations", "Poll", "Reason", "answer"]

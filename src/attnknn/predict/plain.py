@@ -1,8 +1,8 @@
-"""The plain prediction: search, weigh, sum the evidence."""
+"""The plain prediction: search, weigh, sum the evidence; of several members, the mean."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,16 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnknn.attend import Weighting
-from attnknn.bank import MemoryBank, Neighbors
+from attnknn.attend import Weigher
+from attnknn.bank import Id, MemoryBank, Neighbors
 from attnknn.ops import Metric, evidence, similarity
 
-_CELLS: Final = 1_000_000  # queries x neighbors held at once: about 100 MB with weights and labels
+CELLS: Final = 1_000_000
+"""Queries x neighbors held at once: about 100 MB with weights and labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the bank says of some queries, before prior and calibration."""
+    """What a bank says of some queries, before prior and calibration."""
 
     near: Neighbors
     weights: Tensor  # (queries, k)
@@ -36,30 +37,55 @@ class Answer:
         return np.asarray(total / np.maximum(found.sum(axis=1), 1))
 
 
-def answers(
-    bank: MemoryBank,
-    queries: NDArray[Any],
-    k: int,
-    weighting: Weighting,
-    classes: int,
-    class_weight: NDArray[np.float64] | None = None,
-) -> Iterator[Answer]:
-    """Answers for a bounded number of queries at a time."""
-    step = max(1, _CELLS // max(1, min(k, len(bank))))
-    for start in range(0, len(queries), step):
-        near = bank.search(queries[start : start + step], k)
-        yield answer(near, bank, weighting, classes, class_weight)
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """What all members say of some queries: the mean of their answers."""
+
+    answers: Sequence[Answer]
+
+    def __len__(self) -> int:
+        return len(self.answers[0].near)
+
+    @property
+    def evidence(self) -> Tensor:
+        """(queries, classes)."""
+        if len(self.answers) == 1:
+            return self.answers[0].evidence
+        return torch.stack([each.evidence for each in self.answers]).mean(dim=0)
+
+    @property
+    def density(self) -> NDArray[np.float64]:
+        """(queries,) mean similarity of the neighbors."""
+        return np.asarray(np.mean([each.density for each in self.answers], axis=0))
+
+    def shares(self, query: int) -> list[tuple[Id, int, float, float]]:
+        """(id, label, distance, weight) of each neighbor of a query, the heaviest first.
+
+        Weights are means over the members; a distance is the mean over those that found the neighbor.
+        """
+        merged: dict[Id, tuple[int, list[float], float]] = {}
+        for said in self.answers:
+            weights, near = said.weights[query].numpy(), said.near
+            for at in np.flatnonzero(near.found[query]).tolist():
+                name = near.ids[query, at]
+                label, gaps, weight = merged.get(name, (int(near.labels[query, at]), [], 0.0))
+                gaps.append(float(near.distances[query, at]))
+                merged[name] = label, gaps, weight + float(weights[at])
+        count = len(self.answers)
+        each = [(name, label, float(np.mean(g)), weight / count) for name, (label, g, weight) in merged.items()]
+        return sorted(each, key=lambda share: -share[3])  # stable: equal weights stay nearest first
 
 
 def answer(
     near: Neighbors,
     bank: MemoryBank,
-    weighting: Weighting,
+    queries: NDArray[Any],
+    weigher: Weigher,
     classes: int,
     class_weight: NDArray[np.float64] | None = None,
     leaving_out: NDArray[np.int64] | None = None,
 ) -> Answer:
     """Weigh neighbors and sum their evidence."""
-    weights = weighting(near, bank, class_weight=class_weight, leaving_out=leaving_out)
+    weights = weigher(near, bank, queries, class_weight=class_weight, leaving_out=leaving_out)
     weighed = evidence(weights, torch.from_numpy(near.labels), classes)
     return Answer(near, weights, weighed, bank.metric)

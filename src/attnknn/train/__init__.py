@@ -1,5 +1,25 @@
-"""What is learned: for now the few numbers of the untrained weightings."""
+"""What is learned: the few numbers of the untrained weightings, embedders, attention."""
 
-from attnknn.train.tune import Tuning, choose_judges, leave_one_out, loo_prior, tune
+from attnknn.train.attention import train_attention
+from attnknn.train.judges import Hearing, Judges
+from attnknn.train.loop import History, LoopOptions, Task, run
+from attnknn.train.settings import TrainingOptions
+from attnknn.train.table import Layout, Rows, train_network
+from attnknn.train.tune import Tuning, choose_judges, tune
 
-__all__ = ["Tuning", "choose_judges", "leave_one_out", "loo_prior", "tune"]
+__all__ = [
+    "Hearing",
+    "History",
+    "Judges",
+    "Layout",
+    "LoopOptions",
+    "Rows",
+    "Task",
+    "TrainingOptions",
+    "Tuning",
+    "choose_judges",
+    "run",
+    "train_attention",
+    "train_network",
+    "tune",
+]

@@ -1,12 +1,11 @@
-"""Choose k, scale, trust and prior mass by leave-one-out: every row judges the bank without itself.
+"""Choose k, scale, trust and prior mass by what the judges say: rows held out, or rows that leave themselves out.
 
-No row is held back for it. A row never sees itself, its duplicates, or its own vote in the reliability of
-its neighbors and in the prior.
+A judge never sees itself, its duplicates, or its own vote in the reliability of its neighbors and in the prior.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
@@ -18,6 +17,7 @@ from scipy.optimize import minimize
 from attnknn.attend import Weighting, log_reliability, row_weights
 from attnknn.bank import MemoryBank, Neighbors
 from attnknn.data import duplicate_groups
+from attnknn.train.judges import Hearing, Judges
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +36,6 @@ class Tuning:
     weighting: Weighting
     mass: float
     curve: tuple[tuple[int, float, float], ...]
-    judges: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +114,8 @@ def choose_judges(bank: MemoryBank, fraction: float, random: np.random.Generator
 
 
 def tune(
-    bank: MemoryBank,
+    hearings: Sequence[Hearing],
     weighting: Weighting,
-    judges: NDArray[np.int64],
     *,
     k: int | None,
     class_weight: Floats,
@@ -126,33 +124,31 @@ def tune(
     """Fit what is free: k when it is None, scale and trust where ``weighting`` has them, the prior mass.
 
     k is the smallest of 1, 2, 4, ..., all whose NLL is within one standard error (of the paired difference)
-    of the best. Larger values are tried only while they help. Trust is chosen by accuracy: see ``_trusting``.
+    of the best. Larger values are tried only while they help by more than that. Trust is chosen by accuracy: see ``_trusting``.
 
     Args:
-        bank: The labelled rows.
+        hearings: Banks with those who judge them, each able to: see ``Judges.able``.
         weighting: Its kind says what is to be fitted.
-        judges: Rows to predict, each without itself.
         k: A given number of neighbors, or None.
         class_weight: (classes,) factors.
         calibrated: Whether a prior mass is fitted; otherwise the mass is 0.
     """
-    judges = _able(bank, judges, class_weight)
-    if len(judges) == 0 or len(bank) < 2:
-        return Tuning(k or _most_alike(bank), weighting, 0.0 if not calibrated else 1.0, (), judges)
-    width = min(k or FIRST_WIDTH, len(bank))
+    most = min(len(hearing.bank) for hearing in hearings)
+    if not any(len(hearing.judges) for hearing in hearings) or most < 2:
+        return Tuning(k or _most_alike(hearings[0].bank), weighting, 0.0 if not calibrated else 1.0, ())
+    width = min(k or FIRST_WIDTH, most)
     while True:
-        panel = _panel(bank, weighting, judges[: max(256, MOST_CELLS // width)], width, class_weight)
+        panel = _panel(hearings, weighting, width, class_weight)
         ks = panel.grid() if k is None else [width]
         losses, settings = _fit_grid(panel, weighting, ks)
-        best = int(losses.mean_.argmin())
-        if k is not None or best < len(ks) - 1 or width == len(bank):
+        chosen = losses.smallest_within_one_error()
+        if k is not None or chosen < len(ks) - 1 or width == most:
             break
-        width = min(4 * width, len(bank))
-    chosen = losses.smallest_within_one_error()
+        width = min(4 * width, most)
     weighting, mass = _refined(panel.nearest(ks[chosen]), *settings[chosen])
     curve = tuple((at, float(m), float(e)) for at, m, e in zip(ks, losses.mean_, losses.error_, strict=True))
     # A given k is kept even where the bank is smaller: it may grow.
-    return Tuning(k or ks[chosen], weighting, mass if calibrated else 0.0, curve, judges)
+    return Tuning(k or ks[chosen], weighting, mass if calibrated else 0.0, curve)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,55 +256,41 @@ def _trusting(panel: _Panel, weighting: Weighting, mass: float) -> tuple[Weighti
     return best, _best_mass(panel.same_mass(best, [panel.labels.shape[1]])[:, 0], panel)[0]
 
 
-def _able(bank: MemoryBank, judges: NDArray[np.int64], class_weight: Floats) -> NDArray[np.int64]:
-    """Without the rows whose class has no other row: nothing could predict them."""
-    totals = bank.label_weights(len(class_weight))
-    counts = np.bincount(bank.labels(bank.live), minlength=len(class_weight))
-    own = bank.labels(judges)
-    mine = bank.weights(judges)
-    return judges[(counts[own] > 1) & (totals[own] > mine) & (mine > 0) & (class_weight[own] > 0)]
-
-
 def _most_alike(bank: MemoryBank) -> int:
     """How many rows share one place, at most: with nothing to go by, those at the same place share the vote."""
     return int(np.bincount(duplicate_groups(bank.vectors(bank.live))).max(initial=1))
 
 
-def loo_prior(bank: MemoryBank, judges: NDArray[np.int64], class_weight: Floats) -> Floats:
-    """(judges, classes) class frequencies of the bank without each judge."""
-    totals = class_weight * bank.label_weights(len(class_weight))
-    own = bank.labels(judges)
-    prior = np.tile(totals, (len(judges), 1))
-    prior[np.arange(len(judges)), own] -= class_weight[own] * bank.weights(judges)
-    result: Floats = np.maximum(prior, 0.0) / prior.sum(axis=1, keepdims=True)
-    return result
+def _panel(hearings: Sequence[Hearing], weighting: Weighting, width: int, class_weight: Floats) -> _Panel:
+    """What the judges of all hearings see, so many of them that the panel stays small."""
+    most = max(256, MOST_CELLS // width) // len(hearings)
+    parts = [_seen(each.bank, each.judges.take(slice(most)), weighting, width, class_weight) for each in hearings]
+    rows = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("labels", "closeness", "gaps", "own", "prior", "importance")
+    }
+    factor = None
+    if any(part.factor is not None for part in parts):
+        factor = np.concatenate(
+            [np.ones(part.gaps.shape) if part.factor is None else part.factor for part in parts]
+        )
+    trust = None if parts[0].trust is None else np.concatenate([np.asarray(part.trust) for part in parts])
+    rows["importance"] = rows["importance"] / rows["importance"].sum()
+    return _Panel(factor=factor, trust=trust, **rows)
 
 
-def leave_one_out(bank: MemoryBank, judges: NDArray[np.int64], k: int) -> Neighbors:
-    """The neighbors of rows of the bank, each without itself and its duplicates."""
-    names = bank.names(judges)
-    return bank.search(bank.vectors(judges), k, exclude=names)
-
-
-def _panel(
-    bank: MemoryBank, weighting: Weighting, judges: NDArray[np.int64], width: int, class_weight: Floats
-) -> _Panel:
-    near = leave_one_out(bank, judges, width)
-    own = bank.labels(judges)
-    closeness = _closeness(near)
-    importance = bank.weights(judges) * class_weight[own]
-    prior = loo_prior(bank, judges, class_weight)[np.arange(len(judges)), own]
-    factor = row_weights(near, class_weight if (class_weight != 1).any() else None)
-    trust = log_reliability(near, bank, judges) if weighting.kind == "reliability" else None
+def _seen(bank: MemoryBank, judges: Judges, weighting: Weighting, width: int, class_weight: Floats) -> _Panel:
+    near = judges.neighbors(bank, width)
+    trusted = weighting.kind == "reliability"
     return _Panel(
         labels=near.labels,
-        closeness=closeness,
+        closeness=_closeness(near),
         gaps=near.distances,
-        factor=factor,
-        trust=trust,
-        own=own,
-        prior=prior,
-        importance=importance / importance.sum(),
+        factor=row_weights(near, class_weight if (class_weight != 1).any() else None),
+        trust=log_reliability(near, bank, judges.rows) if trusted else None,
+        own=judges.labels,
+        prior=judges.prior(bank, class_weight)[np.arange(len(judges)), judges.labels],
+        importance=judges.weights * class_weight[judges.labels],
     )
 
 

@@ -1,0 +1,204 @@
+"""``attnknn study``: experiments over seeds, one command for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnknn.cli import screen
+from attnknn.errors import InvalidInput
+from attnknn.study.recipe import STUDIES, Study
+
+if TYPE_CHECKING:
+    from attnknn.study.engine import Outcome
+
+app = typer.Typer(help="Run experiments over several seeds, with intervals and computed verdicts.")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+@app.command("list")
+@screen.examples("attnknn study list", "attnknn study list --json")
+def list_studies(as_json: Json = False) -> None:
+    """List the studies, one line for each.
+
+    Exits 0, or 2 for bad input.
+    """
+    if as_json:
+        screen.emit(
+            {"studies": [{"name": s.name, "line": s.line, "methods": s.methods} for s in STUDIES.values()]}
+        )
+        return
+    for study in STUDIES.values():
+        screen.line(f"{study.name}: {study.line}")
+
+
+def command(study: Study) -> Callable[..., None]:
+    """The command of one study."""
+
+    def run(
+        data: Annotated[
+            str,
+            typer.Option(metavar="DATA", help="CSV, TSV or Parquet file, or a data set: see `attnknn data list`."),
+        ],
+        out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for cells and report.json.")],
+        seeds: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="How many seeds, from 0 on.")] = 5,
+        target: Annotated[
+            str | None, typer.Option(metavar="COL", help="Column of labels; data sets know theirs.")
+        ] = None,
+        methods: Annotated[
+            str | None, typer.Option(metavar="A,B,...", help="Some of the methods below; all when left out.")
+        ] = None,
+        members: Annotated[int, typer.Option(metavar="N", min=2, max=100, help="Members of ensembles.")] = 5,
+        test_share: Annotated[
+            float | None,
+            typer.Option(metavar="SHARE", min=0.01, max=0.9, help="Rows to test on; 0.2, or as the set says."),
+        ] = None,
+        data_dir: Annotated[
+            Path | None, typer.Option(metavar="DIR", help="Folder of the data sets' files; else $ATTNKNN_DATA.")
+        ] = None,
+        device: Annotated[
+            str, typer.Option(metavar="NAME", help="Where ours run: auto, cpu, cuda or mps.")
+        ] = "auto",
+        commit: Annotated[
+            str | None, typer.Option(metavar="HASH", help="Commit to record where there is no git.")
+        ] = None,
+        save: Annotated[
+            Path | None, typer.Option(metavar="PATH", help="Also write the report to this file.")
+        ] = None,
+        as_json: Json = False,
+    ) -> None:
+        asked = _methods(methods, study)
+        if save is not None and save.is_dir():
+            raise InvalidInput(f"{save} is a folder; --save names a file")
+        found = _run(
+            study, data, target, data_dir, test_share, members,
+            {"methods": asked, "seeds": range(seeds), "out": out, "device": device, "commit": commit},
+        )  # fmt: skip
+        if save is not None:
+            _save(save, found.report)
+        if as_json:
+            screen.emit(found.report)
+        else:
+            _show(study, found.report, out)
+        for cell, reason in found.failed.items():
+            screen.note(f"cell {cell} failed: {reason}")
+        if found.failed:
+            raise typer.Exit(1)
+
+    run.__doc__ = _described(study)
+    return screen.examples(
+        f"attnknn study {study.name} --data digits --out runs/digits",
+        f"attnknn study {study.name} --data adult --seeds 5 --out runs/adult \\",
+        f"  --save results/adult/{study.name}.json",
+        f"attnknn study {study.name} --data people.csv --target income --out runs/people",
+    )(run)
+
+
+def _described(study: Study) -> str:
+    return f"""{study.line}
+
+    Settings and calibration are chosen on held-out training rows, and the test rows are predicted once.
+    A run that is stopped goes on where it was; more seeds or methods only add to what DIR holds.
+
+    Methods: {", ".join(study.methods)}.
+
+    Exits 0 when every cell is there, 1 when one failed, 2 for bad input.
+    """
+
+
+def _methods(given: str | None, study: Study) -> list[str]:
+    names = list(study.methods) if given is None else [name.strip() for name in given.split(",") if name.strip()]
+    unknown = [name for name in names if name not in study.methods]
+    if unknown or not names:
+        what = f"no method is called {unknown[0]!r}" if unknown else "no method is named"
+        raise InvalidInput(f"--methods: {what}; try one of: {', '.join(study.methods)}")
+    return [name for name in study.methods if name in names]
+
+
+def _run(
+    study: Study,
+    data: str,
+    target: str | None,
+    data_dir: Path | None,
+    test_share: float | None,
+    members: int,
+    how: Mapping[str, Any],
+) -> Outcome:
+    with screen.progress(f"reading {data}") as say:
+        from attnknn.cli import rows as reading
+        from attnknn.data import NAMED
+        from attnknn.study.engine import run_study
+        from attnknn.study.splits import recipe_for, task_of
+
+        rows = reading.read_labelled(data, target, data_dir)
+        named = not Path(data).is_file()
+        frame, labels = rows.frame, rows.labels
+        if labels is None:
+            raise InvalidInput(f"{data} has no labels")
+        recipe = recipe_for(
+            frame,
+            labels,
+            data=data if named else Path(data).name,
+            target=NAMED[data].target if named else str(target),
+            named=named,
+            study=study.name,
+            test_share=test_share,
+            members=members,
+        )
+        return run_study(recipe, task_of(frame, labels, recipe), say=say, **how)
+
+
+def _save(path: Path, report: Mapping[str, Any]) -> None:
+    from attnknn.study.record import write_json
+
+    write_json(path, report)
+
+
+def _show(study: Study, report: Mapping[str, Any], out: Path) -> None:
+    from attnknn.study.verdicts import of_leads
+
+    config = report["config"]
+    share = config["test_share"]
+    tested = "official test rows" if share is None else f"{share:.0%} of the rows tested"
+    screen.line(
+        f"{config['data']}: {len(report['seeds'])} seeds, {tested}; ± is half a 95 % t interval over seeds"
+    )
+    names = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "ece_floor": "floor", "auc": "AUC"}
+    shown = {name: head for name, head in names.items() if any(name in m for m in report["methods"].values())}
+    if shown:
+        body = [
+            [
+                method,
+                *(_cell(each.get(name), name) for name in shown),
+                f"{report['seconds'][method]['fit']['mean']:.1f}",
+            ]
+            for method, each in report["methods"].items()
+        ]
+        screen.table(["method", *shown.values(), "fit s"], body)
+    for cell, reason in report["not_run"].items():
+        screen.line(f"{cell} not run: {reason}")
+    for cells in report["identical"]:
+        screen.line(f"identical predictions, so the same model under several names: {', '.join(cells)}")
+    for sentence in of_leads(report["verdicts"], study.leads):
+        screen.line(sentence)
+    screen.line(f"all numbers and verdicts are in {out / 'report.json'}")
+
+
+def _cell(found: Mapping[str, Any] | None, metric: str) -> str:
+    """Mean, and half the interval for the metrics that decide; one seed has none."""
+    from attnknn.study.verdicts import short
+
+    if found is None or not math.isfinite(found["mean"]):
+        return "-"
+    reach = (found["high"] - found["low"]) / 2
+    spread = f" ±{short(reach)}" if metric in ("accuracy", "nll") and math.isfinite(reach) else ""
+    return short(found["mean"]) + spread
+
+
+for _study in STUDIES.values():
+    app.command(_study.name)(command(_study))

@@ -1,0 +1,259 @@
+"""From members with vectors to a voter: k, weights, prior mass and calibration, by what the judges say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attnknn.attend import AttentionOptions, LearnedWeighting, Weighting, WeightingKind
+from attnknn.calibrate import Calibrator, Identity, Isotonic, fit_calibrator, fit_prior_mass
+from attnknn.data import duplicate_groups
+from attnknn.estimator.benches import Bench
+from attnknn.estimator.options import TRAIN_FROM, Options, search_device
+from attnknn.estimator.voter import AS_VOTED, Member, Voter
+from attnknn.ops import vote
+from attnknn.predict import Poll, answer
+from attnknn.train import Hearing, History, Judges, Tuning, choose_judges, train_attention, tune
+from attnknn.train.attention import Seen
+
+Floats = NDArray[np.float64]
+
+DENSITY_FROM: Final = 200
+"""Judges from which ``calibration="auto"`` fits a temperature that follows density."""
+
+_MOST_CELLS: Final = 4_000_000  # judges x neighbors that calibration looks at
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be fitted."""
+
+    weights: str  # a kind of weighting, or "attention"
+    k: int | None  # None: to be chosen
+    calibration: str | None
+    class_weight: Floats
+    fraction: float  # of the rows that judge their own bank
+    attention: AttentionOptions | None  # None: the learned parts stay off
+    entropy: float = 0.0
+    checkpoint: Path | None = None
+    device: str = "cpu"
+    progress: bool = False
+
+    @property
+    def base(self) -> Weighting:
+        """The weighting that is fitted first."""
+        kind: WeightingKind = "softmax" if self.weights == "attention" else self.weights  # type: ignore[assignment]
+        return Weighting(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A member with its weights, and those that its hearings are judged with."""
+
+    member: Member
+    tuning: Tuning
+    hearings: tuple[Hearing, ...]
+    weighers: tuple[Weighting | LearnedWeighting, ...]
+
+
+def wished(model: Any, options: Options, class_weight: Floats, rows: int) -> Wish:
+    """What a classifier with these arguments wants of so many rows."""
+    given = model.attention is not None
+    learns = options.weights == "attention" and (given or model.training is not None or rows >= TRAIN_FROM)
+    folder = options.training.checkpoint
+    return Wish(
+        weights=options.weights,
+        k=options.k,
+        calibration=model.calibration,
+        class_weight=class_weight,
+        fraction=model.validation_fraction,
+        attention=options.attention if learns else None,
+        entropy=options.training.entropy,
+        checkpoint=None if folder is None else Path(folder),
+        device=search_device(model.device),
+        progress=bool(model.verbose),
+    )
+
+
+def has_free_parts(weights: str, k: int | None, calibration: str | None) -> bool:
+    """Whether anything is left to fit."""
+    return k is None or calibration is not None or weights not in ("uniform", "distance")
+
+
+def fit_voter(
+    benches: Sequence[Bench], wish: Wish, classes: int, random: np.random.Generator
+) -> tuple[Voter, Tuning]:
+    """Fit what is free.
+
+    Args:
+        benches: Members with vectors.
+        wish: What is to be fitted.
+        classes: How many classes there are.
+        random: Draws the rows that judge their own bank.
+    """
+    if wish.k is not None and not has_free_parts(wish.weights, wish.k, wish.calibration):
+        members = tuple(Member(bench.network, bench.bank, wish.base, wish.k) for bench in benches)
+        return Voter(members, classes, wish.class_weight), Tuning(wish.k, wish.base, 0.0, ())
+    fitted = [_weighed(bench, wish, random) for bench in benches]
+    voter = Voter(tuple(each.member for each in fitted), classes, wish.class_weight, fitted[0].tuning.mass)
+    judged = sum(len(hearing.judges) for hearing in fitted[0].hearings)
+    if wish.calibration is None or judged == 0:
+        return voter, fitted[0].tuning
+    polled = _polled(fitted, wish, classes)
+    if len(fitted) > 1 or isinstance(fitted[0].member.weigher, LearnedWeighting):
+        evidence, _, labels, prior, importance = polled
+        voter = replace(voter, mass=fit_prior_mass(evidence, labels, prior, sample_weight=importance))
+    calibration = wish.calibration
+    if calibration == "auto":
+        calibration = "density" if judged >= DENSITY_FROM else "temperature"
+    return replace(voter, calibrator=_calibrated(voter, calibration, polled)), fitted[0].tuning
+
+
+def _weighed(bench: Bench, wish: Wish, random: np.random.Generator) -> _Fitted:
+    hearings = bench.hearings
+    if not hearings:
+        rows = choose_judges(bench.bank, wish.fraction, random)
+        hearings = (Hearing(bench.bank, Judges.of(bench.bank, rows)),)
+    hearings = tuple(Hearing(each.bank, each.judges.able(each.bank, wish.class_weight)) for each in hearings)
+    tuning = tune(
+        hearings, wish.base, k=wish.k, class_weight=wish.class_weight, calibrated=wish.calibration is not None
+    )
+    weighers: tuple[Weighting | LearnedWeighting, ...] = (tuning.weighting,) * len(hearings)
+    final: Weighting | LearnedWeighting = tuning.weighting
+    if wish.attention is not None and wish.attention.parts and tuning.curve:
+        learned = _attention(bench, hearings, tuning, wish, wish.attention)
+        if learned is not None:
+            final, weighers = learned
+    return _Fitted(Member(bench.network, bench.bank, final, tuning.k), tuning, hearings, weighers)
+
+
+def _attention(
+    bench: Bench, hearings: tuple[Hearing, ...], tuning: Tuning, wish: Wish, parts: AttentionOptions
+) -> tuple[LearnedWeighting, tuple[LearnedWeighting, ...]] | None:
+    """The attention to serve and those to judge it by; None unless it improves the judges' NLL by its error."""
+    mass = max(tuning.mass, 1e-4)
+    weighers, epochs, gains, importance = [], [], [], []
+    for number, hearing in enumerate(hearings):
+        learn, held = _learners(hearing, wish, bench.seed)
+        name = f"attention-{bench.seed}-{number}"
+        weigher, history = _train(hearing, learn, held, tuning, wish, parts, bench.seed, name)
+        weighers.append(weigher)
+        epochs.append(history.best_epoch)
+        seen = Seen.by(Hearing(hearing.bank, held), tuning.k, wish.class_weight, _MOST_CELLS)
+        before, after = (seen.nll(each, mass, wish.class_weight) for each in (tuning.weighting, weigher))
+        gains.append(before - after)
+        importance.append(seen.judges.weights * wish.class_weight[seen.judges.labels])
+    if not helps(np.concatenate(gains), np.concatenate(importance)):
+        return None
+    if len(hearings) == 1:
+        return weighers[0], tuple(weighers)
+    everyone = Hearing(bench.bank, Judges.of(bench.bank, bench.bank.live).able(bench.bank, wish.class_weight))
+    last = max(1, round(float(np.mean(epochs))))
+    learn = everyone.judges.take(np.random.default_rng(bench.seed).permutation(len(everyone.judges)))
+    final, _ = _train(everyone, learn, None, tuning, wish, parts, bench.seed, f"attention-{bench.seed}", last)
+    return final, tuple(weighers)
+
+
+def helps(gains: Floats, importance: Floats) -> bool:
+    """Whether the mean gain is more than its standard error."""
+    share = importance / importance.sum()
+    mean = float(share @ gains)
+    return mean > float(np.sqrt(share**2 @ (gains - mean) ** 2)) and mean > 0
+
+
+def _learners(hearing: Hearing, wish: Wish, seed: int) -> tuple[Judges, Judges]:
+    """Rows to learn from and rows to judge by. Judges that sit in the bank are dealt out: most of them learn."""
+    if hearing.judges.rows is not None:
+        order = np.random.default_rng(seed).permutation(len(hearing.judges))
+        cut = max(1, len(order) // 5)
+        return hearing.judges.take(order[cut:]), hearing.judges.take(order[:cut])
+    inside = Judges.of(hearing.bank, np.random.default_rng(seed).permutation(hearing.bank.live))
+    return inside.able(hearing.bank, wish.class_weight), hearing.judges
+
+
+def _train(
+    hearing: Hearing,
+    learn: Judges,
+    held: Judges | None,
+    tuning: Tuning,
+    wish: Wish,
+    parts: AttentionOptions,
+    seed: int,
+    name: str,
+    epochs: int | None = None,
+) -> tuple[LearnedWeighting, History]:
+    return train_attention(
+        hearing.bank,
+        learn,
+        held,
+        tuning.weighting,
+        parts,
+        k=tuning.k,
+        mass=max(tuning.mass, 1e-4),
+        class_weight=wish.class_weight,
+        entropy=wish.entropy,
+        seed=seed,
+        device=wish.device,
+        epochs=epochs,
+        checkpoint=None if wish.checkpoint is None else wish.checkpoint / f"{name}.pt",
+        progress=f"training {name}" if wish.progress else None,
+    )
+
+
+_Polled = tuple[Floats, Floats, NDArray[np.int64], Floats, Floats]
+
+
+def _polled(fitted: Sequence[_Fitted], wish: Wish, classes: int) -> _Polled:
+    """Evidence, density, labels, prior and importance of the judges, all members averaged."""
+    factor = wish.class_weight if (wish.class_weight != 1).any() else None
+    widest = max(min(each.member.k, len(each.member.bank)) for each in fitted)
+    most = max(256, _MOST_CELLS // widest) // len(fitted[0].hearings)
+    parts: list[_Polled] = []
+    for number, first in enumerate(fitted[0].hearings):
+        said = []
+        for each in fitted:
+            hearing = each.hearings[number]
+            judges = hearing.judges.take(slice(most))
+            near = judges.neighbors(hearing.bank, each.member.k)
+            weigher = each.weighers[number]
+            said.append(answer(near, hearing.bank, judges.vectors, weigher, classes, factor, judges.rows))
+        judges, poll = first.judges.take(slice(most)), Poll(said)
+        importance = judges.weights * wish.class_weight[judges.labels]
+        prior = judges.prior(first.bank, wish.class_weight)
+        parts.append((poll.evidence.numpy(), poll.density, judges.labels, prior, importance))
+    evidence, density, labels, prior, importance = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return evidence, density, labels, prior, importance
+
+
+def _calibrated(voter: Voter, calibration: str, polled: _Polled) -> Calibrator:
+    if calibration == "prior" or voter.classes < 2:
+        return Identity()
+    evidence, density, labels, prior, importance = polled
+    votes = vote(torch.from_numpy(evidence), torch.from_numpy(prior), voter.mass).numpy()
+    # One surprise more than was seen: n right answers in n do not prove certainty.
+    surest = int(votes.max(axis=1).argmax())
+    votes, density = np.vstack([votes, votes[surest]]), np.append(density, density[surest])
+    labels = np.append(labels, np.argsort(-votes[surest], kind="stable")[1])
+    importance = np.append(importance, importance.mean())
+    fitted = fit_calibrator(calibration, votes, labels, density=density, sample_weight=importance)
+    if isinstance(fitted, Isotonic):  # a class that no judge showed would get a curve of zeros
+        shown = np.bincount(labels, minlength=voter.classes) > 0
+        curves = zip(fitted.curves, shown, strict=True)
+        fitted = replace(fitted, curves=tuple(curve if known else AS_VOTED for curve, known in curves))
+    return fitted
+
+
+def twins(vectors: NDArray[np.floating]) -> NDArray[np.int64] | None:
+    """Groups of equal rows, which must not judge each other; None where repeats are the norm.
+
+    In a table with few distinct rows every new row has twins in the bank: there they are what a prediction
+    rests on, and leaving them out would make the fit expect a bank without them.
+    """
+    groups = duplicate_groups(vectors)
+    return groups if 2 * (int(groups.max(initial=-1)) + 1) >= len(groups) else None

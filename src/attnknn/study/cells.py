@@ -1,0 +1,128 @@
+"""The folder of a study: its recipe, and one cell for each method and seed, written once and whole."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnknn.errors import InvalidInput
+from attnknn.study.recipe import Recipe
+from attnknn.study.record import write_bytes, write_json
+
+RECIPE = "recipe.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The cells of one recipe in a folder."""
+
+    folder: Path
+    recipe: Recipe
+
+    @classmethod
+    def open(cls, folder: Path, recipe: Recipe) -> Cells:
+        """Claim a new or empty folder for a recipe, or go on in one that holds the same recipe.
+
+        Raises:
+            InvalidInput: The folder holds another recipe, or something else.
+        """
+        file = folder / RECIPE
+        if folder.exists() and not folder.is_dir():
+            raise InvalidInput(f"{folder} is a file; a study needs a folder")
+        if file.exists():
+            _check_same(_object(file), recipe.config(), folder)
+        elif folder.is_dir() and any(not path.name.endswith(".tmp") for path in folder.iterdir()):
+            raise InvalidInput(f"{folder} holds other files than a study; name a folder of its own")
+        else:
+            write_json(file, recipe.config())
+        return cls(folder, recipe)
+
+    def path(self, method: str, seed: int) -> Path:
+        """The cell's file; its predictions lie beside it with the suffix .npz."""
+        return self.folder / "cells" / f"{method}-{seed}.json"
+
+    def read(self, method: str, seed: int) -> dict[str, Any] | None:
+        """A cell, or None where there is none.
+
+        Raises:
+            InvalidInput: The cell belongs to another recipe, or cannot be read.
+        """
+        path = self.path(method, seed)
+        if not path.exists():
+            return None
+        cell = _object(path)
+        if cell.get("recipe") != self.recipe.hash:
+            raise InvalidInput(f"{path} was made by another recipe than {self.folder / RECIPE}; remove it")
+        if (cell.get("method"), cell.get("seed")) != (method, seed):
+            raise InvalidInput(f"{path} is the cell of {cell.get('method')}, seed {cell.get('seed')}; remove it")
+        return cell
+
+    def done(self, method: str, seed: int) -> bool:
+        """Whether the cell holds numbers; one that was not run is tried again."""
+        cell = self.read(method, seed)
+        return cell is not None and "not_run" not in cell
+
+    def all(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """Every cell of the folder by method and seed, those that were not run included."""
+        found = {}
+        for path in sorted((self.folder / "cells").glob("*.json")):
+            method, _, seed = path.stem.rpartition("-")
+            if not path.name.startswith(".") and method and seed.isdigit():
+                found[method, int(seed)] = self.read(method, int(seed)) or {}
+        return found
+
+    def write(
+        self, method: str, seed: int, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        """Write a cell: predictions first, for the JSON file is what makes it one."""
+        path = self.path(method, seed)
+        head: dict[str, Any] = {"method": method, "seed": seed, "recipe": self.recipe.hash}
+        if arrays is not None:
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+            write_bytes(path.with_suffix(".npz"), buffer.getvalue())
+            head["predictions"] = hashlib.sha256(buffer.getvalue()).hexdigest()
+        write_json(path, {**head, **content})
+
+    def predictions(self, method: str, seed: int) -> dict[str, NDArray[Any]]:
+        """Arrays of a cell that is done.
+
+        Raises:
+            InvalidInput: They are absent, or not those that the cell speaks of.
+        """
+        path = self.path(method, seed).with_suffix(".npz")
+        cell = self.read(method, seed) or {}
+        content = path.read_bytes() if path.exists() else b""
+        if hashlib.sha256(content).hexdigest() != cell.get("predictions"):
+            raise InvalidInput(f"{path} is not what its cell was made with; remove both and run again")
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                return dict(arrays)
+        except (ValueError, zipfile.BadZipFile) as problem:
+            raise InvalidInput(f"{path} cannot be read: {problem}") from None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidInput(f"{path} is not a JSON object; remove it or name another folder")
+    return found
+
+
+def _check_same(there: Mapping[str, Any], here: Mapping[str, Any], folder: Path) -> None:
+    differ = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    if differ:
+        some = ", ".join(f"{name} ({there.get(name)} there, {here.get(name)} here)" for name in differ[:3])
+        raise InvalidInput(f"{folder} holds a study with another recipe; they differ in {some}")

@@ -1,0 +1,176 @@
+"""Runs the cells of a study that are missing, and writes its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnknn import metrics
+from attnknn.errors import InvalidInput, MissingExtra
+from attnknn.estimator.options import search_device
+from attnknn.study import record
+from attnknn.study.cells import Cells
+from attnknn.study.differences import DRAWN, under_draws
+from attnknn.study.job import Floats, Job, Stopwatch
+from attnknn.study.methods import METHODS
+from attnknn.study.recipe import Recipe
+from attnknn.study.report import report_of
+from attnknn.study.splits import Parts, Rows, Task, parts
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A study that ran to its end: the report, and why some cells have no numbers."""
+
+    report: dict[str, Any]
+    failed: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Machine:
+    """Where cells are run, as their record tells."""
+
+    device: str
+    commit: str | None
+
+    def told(self) -> dict[str, Any]:
+        """Part of a cell."""
+        return {
+            "commit": self.commit,
+            "source_hash": record.source_hash(),
+            "environment": record.environment(self.device),
+        }
+
+
+def run_study(
+    recipe: Recipe,
+    task: Task,
+    *,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    device: str = "auto",
+    commit: str | None = None,
+    say: Say = lambda text: None,
+) -> Outcome:
+    """Fill the cells that are missing in a folder and write ``report.json`` from all that are there.
+
+    Args:
+        recipe: What decides the numbers.
+        task: The rows it speaks of.
+        methods: Keys of ``METHODS``.
+        seeds: Each gives every method a cell.
+        out: New, empty, or with the same recipe.
+        device: Where our methods run.
+        commit: The commit of the source, where there is no git to ask.
+        say: Hears what is being done and how long it may take.
+
+    Raises:
+        InvalidInput: Something that no cell could mend, such as a folder of another study.
+    """
+    unknown = [name for name in methods if name not in METHODS]
+    if unknown:
+        raise InvalidInput(f"no method is called {unknown[0]!r}; try one of: {', '.join(METHODS)}")
+    machine = Machine(search_device(device), commit or record.commit())
+    rows = {seed: parts(task, recipe, seed) for seed in seeds}
+    cells = Cells.open(out, recipe)
+    todo = [(method, seed) for seed in seeds for method in methods if not cells.done(method, seed)]
+    failed: dict[str, str] = {}
+    pace, shared = Pace(cells, todo), dict[str, Any]()
+    for at, (method, seed) in enumerate(todo):
+        say(f"{method}, seed {seed}: cell {at + 1} of {len(todo)}{pace.left(at)}")
+        if at and todo[at - 1][1] != seed:
+            shared = {}
+        watch = Stopwatch()
+        reason = run_cell(cells, Job(recipe, task, rows[seed], seed, machine.device, shared), method, machine)
+        pace.took(method, watch.seconds)
+        if reason is not None:
+            failed[f"{method}-{seed}"] = reason
+    say("writing the report")
+    report = record.recorded(report_of(cells, methods, seeds, failed), given_commit=machine.commit)
+    record.write_json(out / "report.json", report)
+    return Outcome(report, failed)
+
+
+def run_cell(cells: Cells, job: Job, method: str, machine: Machine) -> str | None:
+    """Fill one cell; a failure is told, not raised, so that the other cells are not lost."""
+    try:
+        fitted = METHODS[method](job)
+        content, arrays = _scored(job, fitted.predict, fitted.settings, fitted.seconds)
+    except MissingExtra as problem:
+        cells.write(method, job.seed, {"not_run": str(problem), **machine.told()})
+        return None
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}"
+    cells.write(method, job.seed, {**content, **machine.told()}, arrays)
+    return None
+
+
+def scores(probabilities: Floats, labels: Rows, draws: int) -> dict[str, float]:
+    """Every metric of a cell."""
+    found = {
+        "accuracy": metrics.accuracy(probabilities, labels),
+        "f1_macro": metrics.f1_macro(probabilities, labels),
+        "nll": metrics.nll(probabilities, labels),
+        "ece": metrics.ece(probabilities, labels),
+        "ece_floor": metrics.ece_floor(probabilities, draws=draws),
+        "brier": metrics.brier(probabilities, labels),
+        "aurc": metrics.aurc(probabilities, labels),
+    }
+    return found | {"auc": metrics.auc(probabilities, labels)} if probabilities.shape[1] == 2 else found
+
+
+def _scored(
+    job: Job, predict: Any, settings: dict[str, Any], seconds: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The cell's content and arrays. The test rows are asked for here, and nowhere else."""
+    at: Parts = job.parts
+    said, truth = predict(at.test), job.task.codes[at.test]
+    content = {
+        "settings": settings,
+        "rows": {"train": len(at.train), "test": len(at.test)},
+        "seconds": {"fit": seconds, "predict": said.seconds},
+        "metrics": scores(said.calibrated, truth, job.recipe.draws),
+        "uncalibrated": scores(said.uncalibrated, truth, job.recipe.draws),
+    }
+    arrays = {
+        "probabilities": said.calibrated,
+        "uncalibrated": said.uncalibrated,
+        "labels": truth,
+        "rows": at.test,
+        "classes": np.asarray(job.task.classes),
+    }
+    if job.recipe.train_rows is not None:  # seeds share their test rows, so that draws of them can be paired
+        drawn = under_draws(said.calibrated, truth, job.recipe.draws)
+        arrays |= {f"{DRAWN}{name}": values for name, values in drawn.items()}
+    return content, arrays
+
+
+class Pace:
+    """How long the cells that are left may take, judged by those that are done."""
+
+    def __init__(self, cells: Cells, todo: Sequence[tuple[str, int]]) -> None:
+        self._todo = todo
+        self._seen: dict[str, list[float]] = {}
+        for (method, _), cell in cells.all().items():
+            if "seconds" in cell:
+                self.took(method, sum(cell["seconds"].values()))
+
+    def took(self, method: str, seconds: float) -> None:
+        """Remember a cell."""
+        self._seen.setdefault(method, []).append(seconds)
+
+    def left(self, at: int) -> str:
+        """Time left before cell ``at`` of those to do; nothing while nothing is known."""
+        if not self._seen:
+            return ""
+        mean = {method: float(np.mean(each)) for method, each in self._seen.items()}
+        other = float(np.mean(list(mean.values())))
+        seconds = sum(mean.get(method, other) for method, _ in self._todo[at:])
+        return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"

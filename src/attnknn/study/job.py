@@ -1,0 +1,67 @@
+"""What a method of a study is given, and what it gives back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnknn.study.recipe import Recipe
+from attnknn.study.splits import Parts, Rows, Task
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """One cell to fill. ``shared`` lives as long as a seed does: what one method fitted may serve the next."""
+
+    recipe: Recipe
+    task: Task
+    parts: Parts
+    seed: int
+    device: str = "cpu"
+    shared: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """Probabilities of the same rows, (rows, classes), and the seconds that the calibrated ones took."""
+
+    calibrated: Floats
+    uncalibrated: Floats
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fitted:
+    """A method with every setting fixed.
+
+    Args:
+        settings: What was chosen, fit for JSON.
+        seconds: From the rows to here, choosing included.
+        predict: Probabilities of rows of the task.
+    """
+
+    settings: dict[str, Any]
+    seconds: float
+    predict: Callable[[Rows], Predictions]
+
+
+Method = Callable[[Job], Fitted]
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        return time.perf_counter() - self._start

@@ -1,0 +1,174 @@
+"""Learners that grow by rounds, so that one rule of early stopping serves MLP and boosted trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnknn.data import Column, Table
+from attnknn.embed import Standardize
+from attnknn.study.job import Floats, Job
+from attnknn.study.splits import Rows
+
+Encoder = Callable[[Table], Floats]
+
+MOST_CATEGORIES = 254
+"""Categories that boosted trees tell apart in a column; scikit-learn bins no more than 255."""
+
+
+class Learner(Protocol):
+    """Fitted step by step on the rows it was made with."""
+
+    def grow(self, rounds: int) -> None:
+        """Learn for some rounds more."""
+        ...
+
+    def predict(self, rows: Rows) -> Floats:
+        """(rows, classes) probabilities."""
+        ...
+
+
+class Encoded:
+    """Rows of a table as numbers; the encoding is learned from ``fit`` rows, and the last answer is kept."""
+
+    def __init__(self, table: Table, fit: Rows, learn: Callable[[Table], Encoder]) -> None:
+        self._table = table
+        self._encode = learn(table.take(fit))
+        self._last: tuple[Rows, Floats] | None = None
+
+    def __call__(self, rows: Rows) -> Floats:
+        """(rows, width) numbers."""
+        if self._last is None or self._last[0] is not rows:
+            self._last = rows, self._encode(self._table.take(rows))
+        return self._last[1]
+
+
+def as_vectors(table: Table) -> Encoder:
+    """Standardized numbers and one-hot categories, for what goes by distance or gradient."""
+    embedder = Standardize().fit(table)
+    return lambda rows: embedder.transform(rows).astype(np.float64)
+
+
+def as_codes(table: Table) -> Encoder:
+    """Numbers as they are and categories as codes, NaN where missing or unknown, for trees."""
+    codes = [_category_codes(column) for column in table.columns]
+
+    def encode(rows: Table) -> Floats:
+        return np.column_stack([_coded(c, known) for c, known in zip(rows.columns, codes, strict=True)])
+
+    return encode
+
+
+def aligned(classes: NDArray[Any], probabilities: Floats, count: int) -> Floats:
+    """Columns for all classes, though some had no row to be learned from."""
+    if len(classes) == count:
+        return np.asarray(probabilities, np.float64)
+    found = np.zeros((len(probabilities), count))
+    found[:, classes] = probabilities
+    return found
+
+
+class MLP:
+    """scikit-learn's MLPClassifier, an epoch for each round."""
+
+    def __init__(self, job: Job, fit: Rows, settings: Mapping[str, Any]) -> None:
+        from sklearn.neural_network import MLPClassifier
+
+        self._vectors = Encoded(job.task.table, fit, as_vectors)
+        self._X, self._y = self._vectors(fit), job.parts.labels[fit]
+        self._classes = np.arange(len(job.task.classes))
+        self._model = MLPClassifier(
+            tuple(settings["hidden"]),
+            alpha=settings["alpha"],
+            learning_rate_init=settings["learning_rate"],
+            random_state=job.seed,
+        )
+
+    def grow(self, rounds: int) -> None:
+        """Learn for some epochs more."""
+        for _ in range(rounds):
+            self._model.partial_fit(self._X, self._y, classes=self._classes)
+
+    def predict(self, rows: Rows) -> Floats:
+        """(rows, classes) probabilities."""
+        return np.asarray(self._model.predict_proba(self._vectors(rows)))
+
+
+class HGB:
+    """scikit-learn's HistGradientBoostingClassifier, which knows categories by itself."""
+
+    def __init__(self, job: Job, fit: Rows, settings: Mapping[str, Any]) -> None:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
+        self._numbers = Encoded(job.task.table, fit, as_codes)
+        self._X, self._y = self._numbers(fit), job.parts.labels[fit]
+        self._classes = len(job.task.classes)
+        self._rounds = 0
+        self._model = HistGradientBoostingClassifier(
+            learning_rate=settings["learning_rate"],
+            max_leaf_nodes=settings["leaves"],
+            categorical_features=[column.kind == "categorical" for column in job.task.table.columns],
+            early_stopping=False,
+            warm_start=True,
+            random_state=job.seed,
+        )
+
+    def grow(self, rounds: int) -> None:
+        """Add some trees for each class."""
+        self._rounds += rounds
+        self._model.set_params(max_iter=self._rounds).fit(self._X, self._y)
+
+    def predict(self, rows: Rows) -> Floats:
+        """(rows, classes) probabilities."""
+        return aligned(self._model.classes_, self._model.predict_proba(self._numbers(rows)), self._classes)
+
+
+class LightGBM:
+    """LightGBM's booster."""
+
+    def __init__(self, job: Job, fit: Rows, settings: Mapping[str, Any]) -> None:
+        library = import_module("lightgbm")
+        self._numbers = Encoded(job.task.table, fit, as_codes)
+        self._classes = len(job.task.classes)
+        kinds = [column.kind for column in job.task.table.columns]
+        rows = library.Dataset(
+            self._numbers(fit),
+            job.parts.labels[fit],
+            categorical_feature=[at for at, kind in enumerate(kinds) if kind == "categorical"],
+            params={"verbosity": -1},
+        )
+        binary = self._classes == 2
+        task = {"objective": "binary"} if binary else {"objective": "multiclass", "num_class": self._classes}
+        shape = {"learning_rate": settings["learning_rate"], "num_leaves": settings["leaves"]}
+        steady = {"seed": job.seed, "deterministic": True, "force_row_wise": True, "verbosity": -1}
+        self._booster = library.Booster({**task, **shape, **steady}, rows)
+
+    def grow(self, rounds: int) -> None:
+        """Add some trees for each class."""
+        for _ in range(rounds):
+            self._booster.update()
+
+    def predict(self, rows: Rows) -> Floats:
+        """(rows, classes) probabilities."""
+        found = np.asarray(self._booster.predict(self._numbers(rows)))
+        return np.column_stack([1 - found, found]) if self._classes == 2 else found
+
+
+def _category_codes(column: Column) -> dict[str, int] | None:
+    """Categories by frequency; None for numbers. Beyond the first 254 they count as missing."""
+    if column.kind != "categorical":
+        return None
+    present = [value for value in column.values if value is not None]
+    names, counts = np.unique(np.array(present, dtype=str), return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:MOST_CATEGORIES]
+    return {str(name): code for code, name in enumerate(names[order])}
+
+
+def _coded(column: Column, known: dict[str, int] | None) -> Floats:
+    if known is None:
+        return np.asarray(column.values, np.float64)
+    return np.array([known.get(value, np.nan) for value in column.values], np.float64)

@@ -1,0 +1,123 @@
+"""Our methods in a study: one training for each seed, weighed in several ways.
+
+All that a study knows of the classifier's inside is here, in ``trained``, ``reweighed``, ``uncalibrated`` and
+``chosen``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from attnknn.calibrate import Identity
+from attnknn.estimator import AttnKNNClassifier
+from attnknn.study.job import Fitted, Job, Predictions, Stopwatch
+from attnknn.study.splits import Rows
+
+TRAINED = "attention"
+"""The weights that are trained; others reuse the vectors that this training made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """A method of ours.
+
+    Args:
+        weights: As in ``AttnKNNClassifier``.
+        embedder: As in ``AttnKNNClassifier``; None is the recipe's, shared by all methods of a seed.
+        ensemble: Whether the recipe's number of members is averaged.
+        options: Further arguments of the classifier, over the recipe's; what has some is trained for itself.
+    """
+
+    weights: str
+    embedder: str | None = None
+    ensemble: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, job: Job) -> Fitted:
+        """Fit on the training rows of a cell."""
+        watch, earlier = Stopwatch(), 0.0
+        if self.embedder is not None or self.ensemble or self.options:
+            model = trained(job, self)
+        else:
+            model, earlier = _shared(job)
+            watch = Stopwatch()
+            if self.weights != TRAINED:
+                model = reweighed(model, self.weights)
+        return Fitted(chosen(model), earlier + watch.seconds, lambda rows: _predict(model, job, rows))
+
+
+def trained(job: Job, how: Ours) -> Any:
+    """A classifier fitted on the training rows of a cell."""
+    ours = job.recipe.ours
+    arguments = {
+        "n_neighbors": ours.n_neighbors,
+        "weights": how.weights,
+        "embedder": how.embedder or ours.embedder,
+        "index": ours.index,
+        "calibration": job.recipe.calibration,
+        "n_estimators": job.recipe.members if how.ensemble else 1,
+        "validation_fraction": ours.validation_fraction,
+        "device": job.device,
+        "random_state": job.seed,
+        **(ours.options if how.embedder is None else {}),
+        **how.options,
+    }
+    rows = job.parts.train
+    model = AttnKNNClassifier(**arguments)
+    return model.fit(job.task.frame.iloc[rows], job.task.classes[job.parts.labels[rows]], classes=job.task.classes)
+
+
+def reweighed(model: Any, weights: str) -> Any:
+    """The same vectors with other weights, k, scale and calibration fitted for them."""
+    return model.with_weights(weights)
+
+
+def uncalibrated(model: Any) -> Any:
+    """The same model without calibration: the vote with a prior mass of 1/k."""
+    bare = copy.copy(model)
+    bare.voter_ = replace(model.voter_, mass=1 / model.n_neighbors_, calibrator=Identity())
+    return bare
+
+
+def chosen(model: Any) -> dict[str, Any]:
+    """What the fit decided."""
+    voter = model.voter_
+    return {
+        "k": model.n_neighbors_,
+        "weights": model.weights,
+        "embedder": model.embedder,
+        "scale": voter.weighting.scale,
+        "prior_mass": voter.mass,
+        "calibrator": voter.calibrator.state(),
+        "index": voter.bank.index,
+        "metric": voter.bank.metric,
+        # What was asked for may not be what was trained: few rows, or no gain on validation, leave parts out.
+        "members": [
+            {"network": _kind(each.network), "weigher": _kind(each.weigher), "k": each.k}
+            for each in getattr(voter, "members", ())
+        ],
+    }
+
+
+def _kind(part: Any) -> str | None:
+    return None if part is None else type(part).__name__
+
+
+def _shared(job: Job) -> tuple[Any, float]:
+    """The seed's trained model and the seconds it took, fitted when the first method asks for it."""
+    if TRAINED not in job.shared:
+        watch = Stopwatch()
+        model = trained(job, Ours(TRAINED))
+        job.shared[TRAINED] = model, watch.seconds
+    found: tuple[Any, float] = job.shared[TRAINED]
+    return found
+
+
+def _predict(model: Any, job: Job, rows: Rows) -> Predictions:
+    X, watch = job.task.frame.iloc[rows], Stopwatch()
+    calibrated = model.predict_proba(X)
+    seconds = watch.seconds
+    return Predictions(calibrated, uncalibrated(model).predict_proba(X), seconds)

@@ -1,0 +1,175 @@
+"""What a study does, as data: everything that decides a number is in its recipe. Imports nothing slow."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+OURS = ("distance+raw", "uniform", "distance", "reliability", "attention", "attention+ensemble")
+"""The methods of this package; each is compared with those before it and with every baseline."""
+
+BASELINES = ("sklearn-knn", "mlp", "hgb", "lightgbm")
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A study by name.
+
+    Args:
+        name: What it is called on the command line.
+        line: What it finds out, in one line.
+        methods: What it compares, unless told otherwise; keys of ``methods.METHODS``.
+        leads: Methods whose verdicts are printed; the report has all of them.
+    """
+
+    name: str
+    line: str
+    methods: tuple[str, ...]
+    leads: tuple[str, ...]
+
+
+STUDIES: dict[str, Study] = {
+    "main": Study(
+        "main",
+        "Every way of weighing neighbors beside kNN, MLP and boosted trees, calibrated alike, over seeds.",
+        methods=(*BASELINES, *OURS),
+        leads=("attention", "attention+ensemble"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Rows on which a baseline's settings and temperature are chosen.
+
+    Args:
+        fraction: Share of the training rows that is held out.
+        folds: Below ``folds_below`` training rows each row is held out once, in so many turns.
+        folds_below: See ``folds``.
+    """
+
+    fraction: float = 0.1
+    folds: int = 5
+    folds_below: int = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Wrong labels among training rows, validation rows and the bank; test rows stay clean."""
+
+    rate: float = 0.0
+    kind: Literal["symmetric", "asymmetric"] = "symmetric"
+
+
+@dataclass(frozen=True, slots=True)
+class OurSettings:
+    """What our methods share; ``options`` are further arguments of ``AttnKNNClassifier``."""
+
+    embedder: str = "auto"
+    n_neighbors: int | str = "auto"
+    index: str = "exact"
+    validation_fraction: float = 0.1
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KNNGrid:
+    """What scikit-learn's kNN is tried with."""
+
+    k: tuple[int, ...] = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200)
+    weights: tuple[str, ...] = ("uniform", "distance")
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """When learning stops: after ``patience`` looks without a better NLL, one look each ``step`` rounds."""
+
+    step: int
+    patience: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class MLPGrid:
+    """What scikit-learn's MLP is tried with; a round is an epoch."""
+
+    hidden: tuple[tuple[int, ...], ...] = ((128,), (256, 128))
+    alpha: tuple[float, ...] = (1e-4, 1e-2)
+    learning_rate: tuple[float, ...] = (1e-3,)
+    rounds: Rounds = Rounds(step=1, patience=10, most=200)
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Every combination."""
+        return _combined(hidden=self.hidden, alpha=self.alpha, learning_rate=self.learning_rate)
+
+
+@dataclass(frozen=True, slots=True)
+class BoostingGrid:
+    """What boosted trees are tried with; a round is a tree for each class."""
+
+    learning_rate: tuple[float, ...] = (0.05, 0.1)
+    leaves: tuple[int, ...] = (7, 31)
+    rounds: Rounds = Rounds(step=20, patience=3, most=1000)
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Every combination."""
+        return _combined(learning_rate=self.learning_rate, leaves=self.leaves)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A study of one data set. Methods and seeds are not part of it: more of them only add cells.
+
+    Args:
+        study: A key of ``STUDIES``.
+        data: Name of the data set or of the file.
+        target: What is predicted.
+        data_hash: SHA-256 of the rows as they were read.
+        train_rows: Leading rows that form the official training set, or None for a split by seed.
+        test_share: Share of the rows to test on, or None where the split is official.
+        drop_duplicates: Whether rows that repeat in every column count once.
+        noise: Wrong labels to learn from.
+        validation: Where baselines choose their settings.
+        calibration: How every method is calibrated.
+        members: Members of an ensemble.
+        ours: What our methods share.
+        knn: Grid of ``sklearn-knn``.
+        mlp: Grid of ``mlp``.
+        boosting: Grid of ``hgb`` and ``lightgbm``.
+        draws: Draws behind the floor of ECE and the bootstrap over test rows.
+    """
+
+    study: str
+    data: str
+    target: str
+    data_hash: str
+    train_rows: int | None = None
+    test_share: float | None = 0.2
+    drop_duplicates: bool = False
+    noise: Noise = Noise()
+    validation: Validation = Validation()
+    calibration: str = "temperature"
+    members: int = 5
+    ours: OurSettings = field(default_factory=OurSettings)
+    knn: KNNGrid = KNNGrid()
+    mlp: MLPGrid = MLPGrid()
+    boosting: BoostingGrid = BoostingGrid()
+    draws: int = 1000
+
+    def config(self) -> dict[str, Any]:
+        """The recipe as JSON would give it back."""
+        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return found
+
+    @property
+    def hash(self) -> str:
+        """Names the recipe; every cell carries it."""
+        return hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()
+
+
+def _combined(**choices: tuple[Any, ...]) -> list[dict[str, Any]]:
+    return [dict(zip(choices, each, strict=True)) for each in itertools.product(*choices.values())]

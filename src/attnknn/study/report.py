@@ -1,0 +1,131 @@
+"""Cells to a report: the schema of results files, with differences and verdicts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attnknn.metrics import seed_interval
+from attnknn.study.cells import Cells
+from attnknn.study.differences import BUILDERS, DRAWN, difference, pairs
+from attnknn.study.methods import METHODS
+from attnknn.study.recipe import OURS
+from attnknn.study.verdicts import verdicts
+
+Found = dict[tuple[str, int], dict[str, Any]]
+
+
+def report_of(
+    cells: Cells, methods: Sequence[str], seeds: Sequence[int], failed: Mapping[str, str]
+) -> dict[str, Any]:
+    """The results of all cells in a folder, those of earlier runs included.
+
+    Args:
+        cells: The folder.
+        methods: Those of this run; methods that only earlier runs had are reported as well.
+        seeds: Those of this run, likewise.
+        failed: Cells that raised, and what they raised.
+    """
+    found = cells.all()
+    done = {key: cell for key, cell in found.items() if "metrics" in cell}
+    names = [name for name in METHODS if name in {method for method, _ in done}]
+    all_seeds = sorted({*seeds, *(seed for _, seed in done)})
+    wanted = {(method, seed) for method in methods for seed in seeds}
+    gaps = _differences(cells, done, names)
+    return {
+        "study": cells.recipe.study,
+        "config": cells.recipe.config(),
+        "recipe": cells.recipe.hash,
+        "seeds": all_seeds,
+        "seconds": {name: _seconds(done, name, all_seeds) for name in names},
+        "methods": {name: _summary(done, name, all_seeds, "metrics") for name in names},
+        "uncalibrated": {name: _summary(done, name, all_seeds, "uncalibrated") for name in names},
+        "settings": {name: _each(done, name, all_seeds, lambda cell: cell["settings"]) for name in names},
+        "differences": gaps,
+        "verdicts": verdicts(gaps),
+        "identical": _identical(done),
+        "not_run": {f"{m}-{s}": found[m, s]["not_run"] for m, s in sorted(found) if "not_run" in found[m, s]},
+        "failed": {name: failed[name] for name in sorted(failed)},
+        "missing": sorted(f"{m}-{s}" for m, s in wanted - set(found) if f"{m}-{s}" not in failed),
+        "environments": _environments(done),
+    }
+
+
+def _each(done: Found, method: str, seeds: Sequence[int], value: Any) -> list[Any]:
+    """A value of each seed; None where the method has no such cell."""
+    return [value(done[method, seed]) if (method, seed) in done else None for seed in seeds]
+
+
+def _summary(done: Found, method: str, seeds: Sequence[int], kind: str) -> dict[str, Any]:
+    metrics = next(cell[kind] for (name, _), cell in done.items() if name == method)
+    return {name: _estimate(_each(done, method, seeds, lambda cell, n=name: cell[kind][n])) for name in metrics}
+
+
+def _estimate(values: Sequence[float | None]) -> dict[str, Any]:
+    known = seed_interval([value for value in values if value is not None] or [np.nan])
+    return {"mean": known.value, "low": known.low, "high": known.high, "values": list(values)}
+
+
+def _seconds(done: Found, method: str, seeds: Sequence[int]) -> dict[str, Any]:
+    each = {
+        name: _each(done, method, seeds, lambda cell, n=name: cell["seconds"][n]) for name in ("fit", "predict")
+    }
+    return {
+        name: {"mean": float(np.mean([v for v in values if v is not None])), "values": values}
+        for name, values in each.items()
+    }
+
+
+def _differences(cells: Cells, done: Found, methods: Sequence[str]) -> dict[str, Any]:
+    drawn = {key: cells.predictions(*key) for key in done} if cells.recipe.train_rows is not None else None
+    found: dict[str, Any] = {}
+    for mine, other in pairs(methods, OURS):
+        gaps = {metric: _difference(done, drawn, (mine, other), metric) for metric in BUILDERS}
+        found.setdefault(mine, {})[other] = {metric: gap for metric, gap in gaps.items() if gap is not None}
+    return found
+
+
+def _difference(done: Found, drawn: Any, names: tuple[str, str], metric: str) -> dict[str, Any] | None:
+    mine, other = (_by_seed(done, name, metric) for name in names)
+    said = [{seed: _said(done, name, seed) for seed in set(mine) & set(other)} for name in names]
+    identical = [seed for seed, each in said[0].items() if each == said[1][seed]]
+    if drawn is None:
+        return difference(mine, other, identical=identical)
+    each = [
+        {seed: drawn[name, seed][DRAWN + metric] for seed in values}
+        for name, values in zip(names, (mine, other), strict=True)
+    ]
+    return difference(mine, other, (each[0], each[1]), identical)
+
+
+def _said(done: Found, method: str, seed: int) -> str:
+    return str(done[method, seed]["predictions"])
+
+
+def _by_seed(done: Found, method: str, metric: str) -> dict[int, float]:
+    cells = {seed: cell["metrics"] for (name, seed), cell in done.items() if name == method}
+    # JSON has no infinity: what is null is not finite.
+    return {
+        seed: np.nan if each[metric] is None else each[metric] for seed, each in cells.items() if metric in each
+    }
+
+
+def _identical(done: Found) -> list[list[str]]:
+    """Cells with the very same predictions: one model under several names, or a mistake."""
+    same: dict[str, list[str]] = {}
+    for method, seed in sorted(done):
+        same.setdefault(_said(done, method, seed), []).append(f"{method}-{seed}")
+    return [cells for cells in same.values() if len(cells) > 1]
+
+
+def _environments(done: Found) -> list[dict[str, Any]]:
+    """Machines and sources that cells came from, each with its cells."""
+    kinds: dict[str, dict[str, Any]] = {}
+    for (method, seed), cell in sorted(done.items()):
+        told = {name: cell.get(name) for name in ("environment", "commit", "source_hash")}
+        kind = kinds.setdefault(json.dumps(told, sort_keys=True), {**told, "cells": []})
+        kind["cells"].append(f"{method}-{seed}")
+    return list(kinds.values())

@@ -1,0 +1,212 @@
+"""Training of the attention on top of fixed vectors, by the vote that will be served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnknn.attend import AttentionOptions, LearnedWeighting, MultiHeadNeighborAttention, Weigher, Weighting
+from attnknn.attend.attention import SCALES
+from attnknn.attend.weighting import row_weights
+from attnknn.bank import MemoryBank, Neighbors
+from attnknn.ops import evidence, vote
+from attnknn.train.judges import Hearing, Judges
+from attnknn.train.loop import History, LoopOptions, run
+from attnknn.train.losses import served_vote, weight_entropy
+from attnknn.train.seeds import random_kept, seed_torch
+from attnknn.train.threads import threads_for
+
+Floats = NDArray[np.float64]
+
+MOST_CELLS: Final = 600_000  # training queries x neighbors
+EPOCHS: Final = 8
+_BATCH: Final = 256
+_LR: Final = 3e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Judges with the neighbors that a bank found for them."""
+
+    bank: MemoryBank
+    judges: Judges
+    near: Neighbors
+    prior: Floats  # (judges, classes)
+
+    @classmethod
+    def by(cls, hearing: Hearing, k: int, class_weight: Floats, most: int) -> Seen:
+        """The first of the judges, so many that judges x k stays below ``most``."""
+        judges = hearing.judges.take(slice(max(_BATCH, most // min(k, len(hearing.bank)))))
+        near = judges.neighbors(hearing.bank, k)
+        return cls(hearing.bank, judges, near, judges.prior(hearing.bank, class_weight))
+
+    def take(self, at: NDArray[np.int64] | slice) -> Seen:
+        """Some of them."""
+        return replace(self, judges=self.judges.take(at), near=self.near.take(at), prior=self.prior[at])
+
+    def nll(self, weigher: Weigher, mass: float, class_weight: Floats) -> Floats:
+        """(judges,) NLL of each judge's label under the vote."""
+        factor = class_weight if (class_weight != 1).any() else None
+        each = []
+        for at in range(0, len(self.judges), 1024):
+            part = self.take(slice(at, at + 1024))
+            judges = part.judges
+            weights = weigher(part.near, self.bank, judges.vectors, class_weight=factor, leaving_out=judges.rows)
+            shares = evidence(weights, torch.from_numpy(part.near.labels), len(class_weight))
+            chances = vote(shares, torch.from_numpy(part.prior), mass).numpy()
+            each.append(-np.log(chances[np.arange(len(judges)), judges.labels]))
+        return np.concatenate(each) if each else np.empty(0)
+
+
+class VoteTask:
+    """The attention learns to weigh the neighbors of training rows; see :class:`~attnknn.train.loop.Task`.
+
+    Vectors stay as they are. A query's own vote is taken out of the reliability of its neighbors, of the
+    prototypes and of the prior.
+
+    Args:
+        attention: What is trained.
+        learn: Training rows with their neighbors, leaving themselves out.
+        held: Validation rows with theirs, or None.
+        mass: Prior mass of the vote.
+        class_weight: (classes,) factors.
+        entropy: How much an even spread of the weights is encouraged.
+    """
+
+    def __init__(
+        self,
+        attention: MultiHeadNeighborAttention,
+        learn: Seen,
+        held: Seen | None,
+        *,
+        mass: float,
+        class_weight: Floats,
+        entropy: float = 0.0,
+    ) -> None:
+        self.model = attention
+        self.learn, self.held, self.mass, self.class_weight = learn, held, mass, class_weight
+        self.entropy = entropy
+        self._weigher = LearnedWeighting(attention)
+        self._factor = class_weight if (class_weight != 1).any() else None
+
+    @property
+    def steps(self) -> int:
+        """Batches per epoch."""
+        return -(-len(self.learn.judges) // _BATCH)
+
+    def batches(self, random: torch.Generator) -> Iterator[Tensor]:
+        """Rows in random order."""
+        order = torch.randperm(len(self.learn.judges), generator=random, device=random.device)
+        yield from torch.split(order, _BATCH)
+
+    def losses(self, batch: Tensor, random: torch.Generator) -> Mapping[str, Tensor]:
+        """NLL of the vote, less the entropy of the weights where it is encouraged."""
+        part = self.learn.take(batch.cpu().numpy())
+        weights = self.weights(part)
+        where = weights.device
+        labels = torch.from_numpy(part.judges.labels).to(where)
+        importance = torch.from_numpy(part.judges.weights * self.class_weight[part.judges.labels]).to(where)
+        losses = {
+            "vote": served_vote(
+                weights,
+                torch.from_numpy(np.where(part.near.found, part.near.labels, -1)).to(where),
+                labels,
+                torch.from_numpy(part.prior).to(where),
+                max(self.mass, 1e-6),
+                sample_weight=importance,
+            )
+        }
+        if self.entropy:
+            losses["entropy"] = -self.entropy * weight_entropy(weights)
+        return losses
+
+    def weights(self, part: Seen) -> Tensor:
+        """Weights with their gradient."""
+        facts = self._weigher.facts(part.near, part.bank, part.judges.vectors, leaving_out=part.judges.rows)
+        where = self.model.unit.device
+        prior = row_weights(part.near, self._factor)
+        factor = None if prior is None else torch.from_numpy(prior).to(where)
+        given = {name: value.to(where) for name, value in facts.items()}
+        given["dists"] = given["dists"].float()
+        weights: Tensor = self.model(**given, prior=factor)
+        return weights
+
+    def validate(self) -> Mapping[str, float]:
+        """NLL of the validation rows."""
+        if self.held is None or len(self.held.judges) == 0:
+            return {}
+        each = self.held.nll(self._weigher, max(self.mass, 1e-6), self.class_weight)
+        importance = self.held.judges.weights * self.class_weight[self.held.judges.labels]
+        return {"nll": float(np.average(each, weights=importance))}
+
+
+def start_attention(
+    bank: MemoryBank, weighting: Weighting, options: AttentionOptions, near: Neighbors, *, seed: int
+) -> MultiHeadNeighborAttention:
+    """An attention that weighs as ``weighting`` does until it is trained."""
+    _, low, high = SCALES[bank.metric]
+    unit = 1.0
+    if bank.metric != "cosine":
+        gaps = np.abs(near.distances[near.found])
+        middle = float(np.median(gaps)) if len(gaps) else 0.0
+        unit = middle if middle > 0 else 1.0
+    scale = float(np.clip(weighting.scale * unit, low, high))
+    with random_kept(torch.device("cpu")):
+        seed_torch(seed, torch.device("cpu"))
+        return MultiHeadNeighborAttention(bank.dim, options, metric=bank.metric, scale=scale, unit=unit)
+
+
+def train_attention(
+    bank: MemoryBank,
+    learn: Judges,
+    held: Judges | None,
+    weighting: Weighting,
+    options: AttentionOptions,
+    *,
+    k: int,
+    mass: float,
+    class_weight: Floats,
+    entropy: float = 0.0,
+    seed: int,
+    device: str = "cpu",
+    epochs: int | None = None,
+    checkpoint: Path | None = None,
+    progress: str | None = None,
+) -> tuple[LearnedWeighting, History]:
+    """Train the attention on rows of the bank; with validation rows it is the one of the best epoch.
+
+    Epoch 0, where it weighs as ``weighting`` does, is a candidate too.
+
+    Args:
+        bank: The examples.
+        learn: Rows to train on; those that the bank holds leave themselves out.
+        held: Validation rows, or None.
+        weighting: The softmax weighting that it starts as.
+        options: Its parts.
+        k: Neighbors of each row.
+        mass: Prior mass of the vote.
+        class_weight: (classes,) factors.
+        entropy: How much an even spread of the weights is encouraged.
+        seed: Of the start, the batches and dropout.
+        device: Where.
+        epochs: Stop after so many, on the same schedule; for a training without validation rows.
+        checkpoint: File to save to and go on from.
+        progress: Title of a progress bar.
+    """
+    learners = Seen.by(Hearing(bank, learn), k, class_weight, MOST_CELLS)
+    seen = None if held is None else Seen.by(Hearing(bank, held), k, class_weight, MOST_CELLS)
+    attention = start_attention(bank, weighting, options, learners.near, seed=seed).to(device)
+    task = VoteTask(attention, learners, seen, mass=mass, class_weight=class_weight, entropy=entropy)
+    loop = LoopOptions(
+        epochs=EPOCHS, lr=_LR, weight_decay=1e-2, warmup=0.1, clip=1.0, validate_first=seen is not None
+    )
+    with threads_for(len(bank)):
+        history = run(task, loop, seed=seed, device=device, last=epochs, checkpoint=checkpoint, progress=progress)
+    return LearnedWeighting(attention), history

@@ -1,0 +1,64 @@
+"""Labelled rows that judge a bank: held out of it, or rows of the bank that leave themselves out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnknn.bank import MemoryBank, Neighbors
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Judges:
+    """Rows whose labels are compared with what a bank says of them."""
+
+    vectors: NDArray[Any]  # (judges, dim)
+    labels: NDArray[np.int64]
+    weights: Floats
+    rows: NDArray[np.int64] | None = None  # where the bank holds them; None where it does not
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @classmethod
+    def of(cls, bank: MemoryBank, rows: NDArray[np.int64]) -> Judges:
+        """Rows of the bank itself."""
+        return cls(bank.vectors(rows), bank.labels(rows), bank.weights(rows), rows)
+
+    def take(self, at: NDArray[Any] | slice) -> Judges:
+        """Some of them."""
+        rows = None if self.rows is None else self.rows[at]
+        return replace(self, vectors=self.vectors[at], labels=self.labels[at], weights=self.weights[at], rows=rows)
+
+    def neighbors(self, bank: MemoryBank, k: int) -> Neighbors:
+        """Their neighbors in the bank: never themselves, never their duplicates."""
+        return bank.search(self.vectors, k, exclude=None if self.rows is None else bank.names(self.rows))
+
+    def prior(self, bank: MemoryBank, class_weight: Floats) -> Floats:
+        """(judges, classes) class frequencies of the bank without each of them."""
+        prior = np.tile(class_weight * bank.label_weights(len(class_weight)), (len(self), 1))
+        if self.rows is not None:
+            prior[np.arange(len(self)), self.labels] -= class_weight[self.labels] * self.weights
+        result: Floats = np.maximum(prior, 0.0) / prior.sum(axis=1, keepdims=True)
+        return result
+
+    def able(self, bank: MemoryBank, class_weight: Floats) -> Judges:
+        """Without those whose class has no other row in the bank: nothing could predict them."""
+        inside = self.rows is not None
+        totals = bank.label_weights(len(class_weight))[self.labels]
+        others = np.bincount(bank.labels(bank.live), minlength=len(class_weight))[self.labels] - inside
+        left = totals - self.weights * inside
+        return self.take((others > 0) & (left > 0) & (self.weights > 0) & (class_weight[self.labels] > 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """A bank, and who judges it."""
+
+    bank: MemoryBank
+    judges: Judges

@@ -1,0 +1,273 @@
+"""The loop: epochs of steps, validation, the best weights kept, a checkpoint after each epoch.
+
+It knows no model and no data. A :class:`Task` brings both; tables, images and token attention share the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from attnknn.errors import InvalidInput, MissingDevice
+from attnknn.train.average import Average, State, put, tensors_of
+from attnknn.train.checkpoint import read_checkpoint, write_checkpoint
+from attnknn.train.ledger import Ledger
+from attnknn.train.optimizer import make_optimizer, one_cycle, parameter_groups, set_rate
+from attnknn.train.options import LoopOptions, Precision
+from attnknn.train.progress import Bar, progress_bar
+from attnknn.train.seeds import random_kept, random_state, seed_torch, set_random_state
+
+__all__ = ["History", "LoopOptions", "Task", "run"]
+
+
+class Task(Protocol):
+    """What is trained, on what, and how it is judged.
+
+    Whatever is random must come from the generator (it is on the device of the run) or from torch's own: then
+    two runs with one seed are equal. Whatever must outlive a kill must be in the model's state.
+    """
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained, averaged and saved."""
+
+    @property
+    def steps(self) -> int:
+        """How many batches an epoch has."""
+
+    def batches(self, random: torch.Generator) -> Iterable[Any]:
+        """The batches of one epoch."""
+
+    def losses(self, batch: Any, random: torch.Generator) -> Mapping[str, Tensor]:
+        """The parts of the loss by name, already weighted: their sum is minimized."""
+
+    def validate(self) -> Mapping[str, float]:
+        """Scores on held-out rows, ``nll`` among them, or nothing where there are none.
+
+        The model is in eval mode, without gradients, and has the averaged weights if there is an average.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What happened, epoch by epoch.
+
+    Each has ``epoch`` and ``seconds``; if it trained, ``lr`` (where the schedule has come to at its end),
+    ``loss_<part>`` and ``loss_total`` (means over the steps) and ``gradient_norm`` (likewise, before clipping);
+    if it was validated, ``validation_<score>``.
+    """
+
+    epochs: tuple[dict[str, float], ...]
+    best_epoch: int  # whose weights the model has: the last where nothing validates
+    best_nll: float | None
+    stopped_early: bool
+
+
+def run(
+    task: Task,
+    options: LoopOptions,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    last: int | None = None,
+    checkpoint: Path | None = None,
+    fingerprint: str = "",
+    progress: str | None = None,
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
+) -> History:
+    """Train ``task.model`` in place; it ends in eval mode with the weights of the best validation NLL.
+
+    Two runs with the same seed are equal, to the bit on the CPU. The global random state of torch is left alone.
+
+    Args:
+        task: What to train.
+        options: How.
+        seed: Of batches, dropout and whatever else the task draws.
+        device: Where the model goes; the task's batches must be there.
+        last: Stop after this epoch, on the schedule of all; None runs all.
+        checkpoint: A file that is saved after each epoch. If it is there, the training goes on where it ended,
+            and ends as if it had never been interrupted.
+        fingerprint: Of data and settings: a checkpoint with another one is refused.
+        progress: Title of a progress bar on the terminal.
+        on_epoch: Called with the numbers of each epoch, once it is saved.
+    """
+    device = _checked_device(torch.device(device), options.precision)
+    identity = _identity(task, options, device, {"fingerprint": fingerprint, "seed": seed, "last": last})
+    with random_kept(device):
+        training = _Training(task, options, device, seed, last)
+        saved = None if checkpoint is None else read_checkpoint(checkpoint, identity)
+        if saved is not None:
+            training.restore(saved)
+        done = max(0, training.next - 1)
+        with progress_bar(progress, epochs=training.last, steps=task.steps, done=done) as bar:
+            while not training.finished:
+                numbers = training.epoch(bar)
+                if checkpoint is not None:
+                    write_checkpoint(checkpoint, identity, training.state())
+                bar.epoch(numbers)
+                if on_epoch is not None:
+                    with random_kept(device):  # whatever it draws
+                        on_epoch(dict(numbers))
+    return training.end()
+
+
+class _Training:
+    """A run under way: all that a checkpoint holds, and the steps that change it."""
+
+    def __init__(
+        self, task: Task, options: LoopOptions, device: torch.device, seed: int, last: int | None
+    ) -> None:
+        if task.steps < 1:
+            raise InvalidInput(f"an epoch needs at least one batch, got steps={task.steps}")
+        if last is not None and not 1 <= last <= options.epochs:
+            raise InvalidInput(f"last must be an epoch from 1 to {options.epochs}, got {last!r}")
+        self.task, self.options, self.device = task, options, device
+        self.last = options.epochs if last is None else last
+        self.model = task.model.to(device)
+        groups = parameter_groups(self.model, options.weight_decay, options.lr_scales)
+        self.optimizer = make_optimizer(options.optimizer, groups, lr=options.lr, momentum=options.momentum)
+        self.trained = [each for group in groups for each in group["params"]]
+        self.average = None if options.ema is None else Average(self.model, options.ema)
+        self.random = torch.Generator(device).manual_seed(seed)
+        seed_torch(seed, device)
+        self.next = 0 if options.validate_first else 1
+        self.history: list[dict[str, float]] = []
+        self.best: State | None = None
+        self.best_epoch, self.best_nll = 0, math.inf
+
+    @property
+    def stopped_early(self) -> bool:
+        patience, last = self.options.patience, self.next - 1
+        return patience is not None and last < self.last and last - self.best_epoch >= patience
+
+    @property
+    def finished(self) -> bool:
+        return self.next > self.last or self.stopped_early
+
+    def epoch(self, bar: Bar) -> dict[str, float]:
+        began = time.perf_counter()
+        numbers: dict[str, float] = {"epoch": self.next}
+        if self.next > 0:
+            numbers |= self._train(bar)
+        numbers |= self._validate()
+        numbers["seconds"] = time.perf_counter() - began
+        self.history.append(numbers)
+        self.next += 1
+        return numbers
+
+    def _train(self, bar: Bar) -> dict[str, float]:
+        self.model.train()
+        ledger = Ledger(self.next)
+        begin, total = (self.next - 1) * self.task.steps, self.options.epochs * self.task.steps
+        lr = self.options.lr
+        for step, batch in enumerate(self.task.batches(self.random)):
+            if step == self.task.steps:
+                raise InvalidInput(f"the task gives more than the {self.task.steps} batches it promises")
+            set_rate(self.optimizer, lr * one_cycle(begin + step + 0.5, total, self.options.warmup))
+            self._step(batch, ledger)
+            bar.step()
+        if len(ledger) < self.task.steps:
+            raise InvalidInput(f"the task promises {self.task.steps} batches and gives {len(ledger)}")
+        return {"lr": lr * one_cycle(begin + self.task.steps, total, self.options.warmup), **ledger.means()}
+
+    def _step(self, batch: Any, ledger: Ledger) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        with _precision(self.device, self.options.precision):
+            parts = self.task.losses(batch, self.random)
+        torch.autograd.backward(ledger.begin(parts))
+        norm = nn.utils.get_total_norm([each.grad for each in self.trained if each.grad is not None])
+        ledger.finish(norm)
+        if self.options.clip is not None:
+            nn.utils.clip_grads_with_norm_(self.trained, self.options.clip, norm)
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
+
+    def _validate(self) -> dict[str, float]:
+        self.model.eval()
+        swapped = contextlib.nullcontext() if self.average is None else self.average.swapped_in()
+        with torch.no_grad(), swapped:
+            scores = {name: float(value) for name, value in self.task.validate().items()}
+            if not scores:
+                _refuse_unread(self.options)
+                return {}
+            nll = scores.get("nll", math.nan)
+            if math.isnan(nll):
+                raise InvalidInput(f"validation at epoch {self.next} must give an nll, got {scores}")
+            if self.best is None or nll < self.best_nll:
+                self.best = {name: each.clone() for name, each in tensors_of(self.model).items()}
+                self.best_epoch, self.best_nll = self.next, nll
+        return {f"validation_{name}": value for name, value in scores.items()}
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": tensors_of(self.model),
+            "average": None if self.average is None else self.average.state(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": {"task": self.random.get_state(), **random_state(self.device)},
+            **{name: getattr(self, name) for name in _PLAIN},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        put(state["model"], tensors_of(self.model))
+        if self.average is not None:
+            self.average.restore(state["average"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.random.set_state(state["random"]["task"])
+        set_random_state(state["random"], self.device)
+        for name in _PLAIN:
+            setattr(self, name, state[name])
+
+    def end(self) -> History:
+        chosen = self.best
+        if chosen is None and self.average is not None:
+            chosen = self.average.held
+        if chosen is not None:
+            put(chosen, tensors_of(self.model))
+        self.model.eval()
+        best_epoch = self.next - 1 if self.best is None else self.best_epoch
+        best_nll = None if self.best is None else self.best_nll
+        return History(tuple(self.history), best_epoch, best_nll, self.stopped_early)
+
+
+_PLAIN = ("next", "history", "best", "best_epoch", "best_nll")  # saved as they are
+
+
+def _identity(task: Task, options: LoopOptions, device: torch.device, given: Mapping[str, Any]) -> dict[str, str]:
+    """What must be the same for a checkpoint to be of use, in words."""
+    shapes = {name: (tuple(each.shape), str(each.dtype)) for name, each in tensors_of(task.model).items()}
+    digest = hashlib.sha256(repr(shapes).encode()).hexdigest()[:12]
+    model = f"{type(task.model).__name__} with {len(shapes)} tensors ({digest})"
+    every = {**given, "steps": task.steps, "device": device.type, "model": model, **asdict(options)}
+    return {name: str(value) for name, value in every.items()}
+
+
+def _refuse_unread(options: LoopOptions) -> None:
+    for name in ("patience", "validate_first"):
+        if getattr(options, name):
+            raise InvalidInput(f"the task validates nothing, so nothing reads {name}={getattr(options, name)!r}")
+
+
+def _precision(device: torch.device, precision: Precision) -> contextlib.AbstractContextManager[Any]:
+    if precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, torch.bfloat16)
+
+
+def _checked_device(device: torch.device, precision: Precision) -> torch.device:
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(device.type, False):
+        raise MissingDevice(f"this machine has no device {str(device)!r}; train on 'cpu'")
+    able = {"cpu": True, "cuda": device.type == "cuda" and torch.cuda.is_bf16_supported()}
+    if precision == "bfloat16" and not able.get(device.type, False):
+        raise InvalidInput(f"device {str(device)!r} has no bfloat16; use precision='float32'")
+    return device

@@ -1,0 +1,118 @@
+"""What training minimizes, as pure functions: NCA over the bank, the served vote, SupCon, the weights' entropy."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnknn.errors import InvalidInput
+from attnknn.ops.combine import evidence
+from attnknn.ops.similarity import unit
+from attnknn.train.nca import nca, or_one, smoothing_share, wide
+
+__all__ = ["candidates", "nca", "served_vote", "supcon", "weight_entropy"]
+
+
+def served_vote(
+    weights: Tensor,
+    neighbor_labels: Tensor,
+    labels: Tensor,
+    prior: Tensor,
+    mass: float | Tensor,
+    *,
+    smoothing: float = 0.0,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
+    """Mean NLL of the vote that is served: (evidence + mass * prior) / (1 + mass), as :func:`attnknn.ops.vote`.
+
+    A query whose label has neither evidence nor prior does not count.
+
+    Args:
+        weights: (q, k) of the neighbors; they get the gradient.
+        neighbor_labels: (q, k) in 0 .. classes - 1; any other is no neighbor.
+        labels: (q,) of the queries.
+        prior: (classes,) or (q, classes), summing to 1.
+        mass: How many neighborhoods the prior is worth; above 0.
+        smoothing: Share of the target that is spread evenly over all classes.
+        sample_weight: (q,) weights of the queries in the mean.
+
+    >>> half = torch.tensor([0.5, 0.5])
+    >>> found = torch.tensor([[0, 1]]), torch.tensor([0])
+    >>> round(served_vote(torch.tensor([[1.0, 0.0]]), *found, half, 1.0).exp().reciprocal().item(), 4)
+    0.75
+    """
+    classes = prior.shape[-1]
+    if not isinstance(mass, Tensor) and not mass > 0:
+        raise InvalidInput(f"mass must be above 0, or a vote can be infinitely wrong, got {mass!r}")
+    share = smoothing_share(smoothing, classes)
+    weights, own = wide(weights), labels[:, None]
+    prior = prior.to(weights).expand(len(weights), classes)
+    if smoothing:
+        weighed = evidence(weights, neighbor_labels, classes).to(weights)
+        wanted = torch.full_like(weighed, share).scatter_add_(1, own, torch.full_like(prior, 1 - smoothing))
+    else:  # only the true label matters: no need for (q, classes)
+        prior, weighed = prior.gather(1, own), (weights * (neighbor_labels == own)).sum(dim=1, keepdim=True)
+        own, wanted = torch.zeros_like(own), torch.ones_like(weighed)
+    known = (neighbor_labels >= 0) & (neighbor_labels < classes)
+    total = (weights * known).sum(dim=1, keepdim=True)
+    chance = torch.where(total > 0, (weighed + mass * prior) / (total + mass), prior)
+    each = -(wanted * chance.where(chance > 0, 1.0).log()).sum(dim=1)
+    weight = (chance.gather(1, own)[:, 0] > 0).to(each)
+    if sample_weight is not None:
+        weight = weight * sample_weight.detach().to(each)
+    return (weight * each).sum() / or_one(weight.sum())
+
+
+def supcon(
+    first: Tensor, second: Tensor, labels: Tensor, *, temperature: float = 0.1, margin: float = 0.0
+) -> Tensor:
+    """Supervised contrastive loss of two views, by cosine: pulls together what shares a label.
+
+    For each of the 2 n views, the mean over its positives of -log softmax over all other views. A view's twin
+    is a positive, the view itself never a key.
+
+    Args:
+        first: (n, d) one view of each row.
+        second: (n, d) the other.
+        labels: (n,) integers; a negative one is no label, its view has only its twin.
+        temperature: Divides the similarities.
+        margin: Is subtracted from those of positives, which must be that much closer.
+    """
+    if first.shape != second.shape or labels.shape != first.shape[:1]:
+        got = f"{tuple(first.shape)}, {tuple(second.shape)} and {tuple(labels.shape)}"
+        raise InvalidInput(f"expected two views (n, d) and labels (n,), got {got}")
+    if not temperature > 0:
+        raise InvalidInput(f"temperature must be above 0, got {temperature!r}")
+    if len(first) == 0:
+        return first.sum() + second.sum()
+    views = unit(wide(torch.cat([first, second])))
+    twice, row = labels.repeat(2), torch.arange(len(first), device=labels.device).repeat(2)
+    positive = ((twice[:, None] == twice) & (twice >= 0)) | (row[:, None] == row)
+    itself = torch.eye(len(views), dtype=torch.bool, device=views.device)
+    positive &= ~itself
+    logits = ((views @ views.T - margin * positive) / temperature).masked_fill(itself, -torch.inf)
+    log_shares = logits.log_softmax(dim=1).masked_fill(~positive, 0.0)
+    return -(log_shares.sum(dim=1) / positive.sum(dim=1)).mean()
+
+
+def weight_entropy(weights: Tensor) -> Tensor:
+    """Mean entropy of the rows of (q, k) weights, in nats; a weight of 0 adds nothing and gets no gradient.
+
+    >>> round(weight_entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]])).item(), 4)  # log(2) / 2
+    0.3466
+    """
+    return -(weights * weights.where(weights > 0, 1.0).log()).sum(dim=-1).mean()
+
+
+def candidates(count: int, share: float, random: torch.Generator) -> Tensor:
+    """Rows to keep in one step of candidate dropout: ``share`` of ``count``, at least one, ascending.
+
+    >>> len(candidates(10, 0.3, torch.Generator().manual_seed(0)))
+    3
+    """
+    if count < 1 or not 0 < share <= 1:
+        raise InvalidInput(f"expected count of at least 1 and a share in (0, 1], got {count=}, {share=}")
+    if share == 1:
+        return torch.arange(count, device=random.device)
+    drawn = torch.randperm(count, generator=random, device=random.device)
+    return drawn[: max(1, round(share * count))].sort().values

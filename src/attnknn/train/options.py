@@ -1,0 +1,76 @@
+"""How to train, as one value that is checked when it is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
+
+from attnknn.errors import InvalidInput
+from attnknn.train.optimizer import OPTIMIZERS, OptimizerName
+
+Precision = Literal["float32", "bfloat16"]
+PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopOptions:
+    """How to train. Every option is read, or refused.
+
+    The learning rate rises linearly for the first ``warmup`` of all steps, then falls to exactly 0 as a cosine.
+
+    Args:
+        epochs: How many, at most.
+        optimizer: ``adamw``, or ``sgd`` with Nesterov's momentum.
+        lr: The highest learning rate.
+        weight_decay: Not on biases and parameters of one dimension.
+        momentum: Of SGD; None is 0.9.
+        warmup: Share of all steps.
+        clip: Greatest norm of the gradient, or None.
+        ema: Decay of the moving average of the weights, or None for no average.
+        patience: Epochs without a better validation NLL before the end, or None to run all.
+        precision: ``bfloat16`` computes the losses under autocast.
+        validate_first: Whether the untrained model is a candidate for the best.
+        lr_scales: Factors of the learning rate by module or parameter name.
+    """
+
+    epochs: int
+    lr: float
+    optimizer: OptimizerName = "adamw"
+    weight_decay: float = 0.0
+    momentum: float | None = None
+    warmup: float = 0.0
+    clip: float | None = None
+    ema: float | None = None
+    patience: int | None = None
+    precision: Precision = "float32"
+    validate_first: bool = False
+    lr_scales: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lr_scales", dict(self.lr_scales))
+        _require(_whole(self.epochs), "epochs", "a whole number of at least 1", self.epochs)
+        _require(0 < self.lr < math.inf, "lr", "above 0", self.lr)
+        _require(self.optimizer in OPTIMIZERS, "optimizer", f"one of {', '.join(OPTIMIZERS)}", self.optimizer)
+        _require(0 <= self.weight_decay < math.inf, "weight_decay", "at least 0", self.weight_decay)
+        if self.momentum is not None:
+            _require(self.optimizer == "sgd", "momentum", "None for adamw, which does not read it", self.momentum)
+            _require(0 <= self.momentum < 1, "momentum", "in [0, 1)", self.momentum)
+        _require(0 <= self.warmup < 1, "warmup", "a share of all steps, in [0, 1)", self.warmup)
+        _require(self.clip is None or 0 < self.clip < math.inf, "clip", "above 0, or None", self.clip)
+        _require(self.ema is None or 0 < self.ema < 1, "ema", "a decay in (0, 1), or None", self.ema)
+        patient = self.patience is None or _whole(self.patience)
+        _require(patient, "patience", "a whole number of at least 1, or None", self.patience)
+        _require(self.precision in PRECISIONS, "precision", f"one of {', '.join(PRECISIONS)}", self.precision)
+        for name, factor in self.lr_scales.items():
+            _require(0 < factor < math.inf, f"lr_scales[{name!r}]", "above 0", factor)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _require(holds: bool, name: str, wanted: str, got: Any) -> None:
+    if not holds:
+        raise InvalidInput(f"{name} must be {wanted}, got {got!r}")

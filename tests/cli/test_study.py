@@ -1,0 +1,121 @@
+"""``attnknn study`` from end to end, and its mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+QUICK = ("--methods", "sklearn-knn,distance+raw", "--seeds", "2")
+
+
+def test_studies_are_listed_one_to_a_line(attnknn):
+    lines = attnknn("study", "list").stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["main"]
+    assert attnknn.json("study", "list")["studies"][0]["methods"][0] == "sklearn-knn"
+
+
+def test_a_study_of_a_file_writes_a_report_twice_and_says_what_it_found(attnknn, tables, tmp_path):
+    out, saved = tmp_path / "run", tmp_path / "results/people/main.json"
+    asked = ("study", "main", "--data", tables["train"], "--target", "income", "--out", out, *QUICK)
+    result = attnknn(*asked, "--commit", "abc", "--save", saved)
+    for word in ("sklearn-knn", "distance+raw", "accuracy", "over 2 seeds", str(out / "report.json")):
+        assert word in result.stdout
+    assert result.stderr == ""
+    report = json.loads(saved.read_text())
+    assert report == json.loads((out / "report.json").read_text())
+    assert (report["commit"], report["seeds"], report["config"]["data"]) == ("abc", [0, 1], "train.csv")
+    assert set(report["methods"]["distance+raw"]) >= {"accuracy", "f1_macro", "nll", "ece", "brier", "aurc", "auc"}
+    assert report["verdicts"]
+    assert attnknn.json(*asked)["methods"] == report["methods"]
+
+
+@pytest.mark.parametrize("width", ["60", "80"])
+def test_the_table_fits_the_terminal(attnknn, tables, tmp_path, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    asked = ("--data", tables["train"], "--target", "income", "--out", tmp_path / "run", *QUICK)
+    table = attnknn("study", "main", *asked).stdout.partition("no difference")[0].splitlines()[1:8]
+    assert max(map(len, table)) <= int(width)
+
+
+def test_a_failed_cell_is_named_and_the_exit_code_is_1(attnknn, tables, tmp_path, monkeypatch):
+    from attnknn.study.methods import METHODS
+
+    def broken(job):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setitem(METHODS, "sklearn-knn", broken)
+    asked = ("--data", tables["train"], "--target", "income", "--out", tmp_path / "run", *QUICK)
+    result = attnknn("study", "main", *asked, code=1)
+    assert "cell sklearn-knn-1 failed: RuntimeError: out of luck" in result.stderr
+    assert "distance+raw" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["study"], "Missing command"),
+        (["study", "minor"], "No such command"),
+        (["study", "main"], "--data"),
+        (["study", "main", "--data", "iris"], "--out"),
+        (["study", "main", "--data", "irises", "--out", "o"], "breast-cancer"),
+        (["study", "main", "--data", "no.csv", "--target", "y", "--out", "o"], "no such file"),
+        (["study", "main", "--data", "adult", "--out", "o"], "UCI"),
+        (["study", "main", "--data", "iris", "--out", "o", "--target", "color"], "species"),
+        (["study", "main", "--data", "iris", "--out", "o", "--methods", "hgb,magic"], "'magic'; try one of"),
+        (["study", "main", "--data", "iris", "--out", "o", "--methods", ","], "no method is named"),
+        (["study", "main", "--data", "iris", "--out", "o", "--seeds", "0"], "--seeds"),
+        (["study", "main", "--data", "iris", "--out", "o", "--test-share", "2"], "--test-share"),
+        (["study", "main", "--data", "iris", "--out", "o", "--members", "1"], "--members"),
+        (["study", "main", "--data", "iris", "--out", "o", "--device", "toaster"], "no device"),
+        (["study", "main", "--data", "iris", "--out", "o", "--save", "."], "is a folder"),
+        (["study", "main", "--data", "iris", "--out", "o", "--bogus"], "No such option"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_refused_in_one_line(attnknn, args, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ATTNKNN_DATA", raising=False)
+    assert said in attnknn.refused(*args)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_another_recipe_or_of_something_else_is_refused(attnknn, tmp_path):
+    asked = ("study", "main", "--data", "iris", "--methods", "distance+raw", "--seeds", 1)
+    attnknn(*asked, "--out", tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert "members (5 there, 3 here)" in attnknn.refused(*asked, "--out", tmp_path / "run", "--members", 3)
+    assert "test_share" in attnknn.refused(*asked, "--out", tmp_path / "run", "--test-share", 0.4)
+    assert "other files" in attnknn.refused(*asked, "--out", tmp_path)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_a_study_that_is_killed_goes_on_where_it_was(attnknn, tables, tmp_path):
+    out = tmp_path / "run"
+    asked = ["study", "main", "--data", tables["train"], "--target", "income", "--out", out]
+    asked = [*map(str, asked), "--methods", "sklearn-knn,distance+raw", "--seeds", "30"]
+    process = subprocess.Popen([sys.executable, "-m", "attnknn", *asked], env=dict(os.environ))
+    end = time.monotonic() + 60
+    while not list(out.glob("cells/*-0.json")) and time.monotonic() < end:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=10)
+    there = {path: path.read_bytes() for path in out.glob("cells/*.json") if not path.name.startswith(".")}
+    assert there
+    assert len(there) < 60
+    found = attnknn.json(*asked[:-1], 3)
+    assert {path: path.read_bytes() for path in there} == there
+    assert found["failed"] == {}
+    assert None not in found["methods"]["distance+raw"]["nll"]["values"][:3]
+
+
+def test_importing_the_command_imports_nothing_slow():
+    slow = ["torch", "numpy", "pandas", "sklearn", "scipy"]
+    code = f"import sys, attnknn.cli.study; print([name for name in {slow!r} if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

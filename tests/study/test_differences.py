@@ -1,0 +1,139 @@
+"""Intervals against SciPy and a plain bootstrap; verdicts follow the numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from attnknn.metrics import accuracy, auc, nll
+from attnknn.study.differences import difference, pairs, under_draws
+from attnknn.study.recipe import OURS
+from attnknn.study.verdicts import of_leads, short, verdict, verdicts
+
+ends = st.floats(-2, 2, allow_nan=False)
+
+
+@given(st.lists(st.tuples(ends, ends), min_size=2, max_size=12))
+def test_the_interval_over_seeds_is_that_of_a_paired_t_test(values):
+    mine, other = ({seed: pair[at] for seed, pair in enumerate(values)} for at in (0, 1))
+    found = difference(mine, other)
+    gaps = np.array([a - b for a, b in values])
+    assert found["mean"] == pytest.approx(gaps.mean())
+    spread = stats.sem(gaps)
+    if spread > 1e-12:
+        low, high = stats.t.interval(0.95, len(gaps) - 1, loc=gaps.mean(), scale=spread)
+        assert (found["low"], found["high"]) == pytest.approx((low, high))
+
+
+def test_only_seeds_that_both_have_are_compared():
+    found = difference({0: 1.0, 1: 2.0, 5: 9.0}, {1: 1.0, 0: 0.5, 7: 3.0})
+    assert (found["seeds"], found["values"]) == ([0, 1], [0.5, 1.0])
+    assert difference({0: 1.0}, {1: 1.0}) is None
+
+
+def test_draws_of_rows_are_what_taking_the_rows_would_give():
+    draw = np.random.default_rng(1)
+    p = draw.uniform(0.01, 0.99, 60)
+    probabilities, labels = np.column_stack([1 - p, p]), draw.integers(0, 2, 60)
+    found = under_draws(probabilities, labels, 5)
+    again = np.random.default_rng(0)
+    for at in range(5):
+        rows = again.integers(60, size=60)
+        for name, metric in {"accuracy": accuracy, "nll": nll, "auc": auc}.items():
+            assert found[name][at] == pytest.approx(metric(probabilities[rows], labels[rows]))
+
+
+def answers(right: np.ndarray) -> np.ndarray:
+    return np.where(right[:, None], [[0.8, 0.2]], [[0.2, 0.8]])
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.02])
+def test_a_planted_effect_is_found_and_a_planted_zero_is_not(gain):
+    rows, labels = 4000, np.zeros(4000, np.int64)
+    draw = np.random.default_rng(2)
+    drawn: tuple[dict, dict] = {}, {}
+    values: tuple[dict, dict] = {}, {}
+    for seed in range(5):
+        base = draw.random(rows)
+        for at, rate in enumerate((0.8 + gain, 0.8)):
+            shaken = np.where(draw.random(rows) < 0.1, draw.random(rows), base)
+            right = shaken < rate
+            values[at][seed] = float(right.mean())
+            drawn[at][seed] = under_draws(answers(right), labels, 80)["accuracy"]
+    found = difference(*values, drawn)
+    said = verdict("mine", "other", "accuracy", found)
+    assert said.startswith(
+        "mine has higher accuracy than other: +.0" if gain else "no difference found between mine"
+    )
+    assert found["over_rows"]["low"] < found["mean"] < found["over_rows"]["high"]
+
+
+def gap(low, high, rows=None):
+    found = {"mean": (low + high) / 2, "low": low, "high": high, "seeds": [0, 1, 2]}
+    return found if rows is None else {**found, "over_rows": {"low": rows[0], "high": rows[1]}}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (gap(0.01, 0.02), "a has higher NLL than b: +.0150 [.0100, .0200] over 3 seeds"),
+        (gap(-0.02, -0.01), "a has lower NLL than b: -.0150 [-.0200, -.0100] over 3 seeds"),
+        (gap(-0.01, 0.02), "no difference found between a and b in NLL: +.0050 [-.0100, .0200] over 3 seeds"),
+        (gap(0.0, 0.0), "no difference found between a and b in NLL: +.0000 [.0000, .0000] over 3 seeds"),
+        (
+            gap(0.01, 0.02, rows=(-0.01, 0.04)),
+            "no difference found between a and b in NLL: +.0150 [.0100, .0200] over 3 seeds, "
+            "[-.0100, .0400] over test rows",
+        ),
+        (
+            gap(0.01, 0.02, rows=(0.005, 0.04)),
+            "a has higher NLL than b: +.0150 [.0100, .0200] over 3 seeds, [.0050, .0400] over test rows",
+        ),
+        ({**gap(np.nan, np.nan), "seeds": [0]}, "a and b cannot be compared in NLL: one seed has no interval"),
+        ({**gap(0, 0), "low": None}, "a and b cannot be compared in NLL: a value is not finite"),
+    ],
+)  # fmt: skip
+def test_a_verdict_says_what_all_its_intervals_allow(found, said):
+    assert verdict("a", "b", "NLL", found) == said
+
+
+@given(low=ends, width=st.floats(0, 1))
+def test_a_verdict_flips_when_the_numbers_flip(low, width):
+    high = low + width
+    there, back = verdict("a", "b", "ECE", gap(low, high)), verdict("a", "b", "ECE", gap(-high, -low))
+    turned = {"a has higher": "a has lower", "a has lower": "a has higher", "no difference": "no difference"}
+    first, second = (next(start for start in turned if said.startswith(start)) for said in (there, back))
+    assert second == turned[first]
+
+
+def test_each_of_ours_meets_every_other_method_once():
+    methods = ["sklearn-knn", "hgb", *OURS]
+    found = pairs(methods, OURS)
+    assert len(set(map(frozenset, found))) == len(found) == 6 * 2 + 6 * 5 // 2
+    assert ("attention", "uniform") in found
+    assert ("attention", "hgb") in found
+    assert ("uniform", "attention") not in found
+    assert all(mine in OURS for mine, _ in found)
+
+
+def test_sentences_of_leads_are_picked_by_whole_names():
+    differences = {
+        mine: {"hgb": {"accuracy": gap(0.1, 0.2), "nll": gap(-1, 1), "brier": gap(0.1, 0.2)}}
+        for mine in ("attention", "attention+ensemble", "uniform")
+    }
+    said = verdicts(differences)
+    assert len(said) == 6
+    picked = of_leads(said, ["attention"])
+    assert [each.split(" in ")[0].split(": ")[0] for each in picked] == [
+        "attention has higher accuracy than hgb", "no difference found between attention and hgb"
+    ]  # fmt: skip
+    assert of_leads(said, ["nobody"]) == said
+
+
+@given(ends)
+def test_short_numbers_read_back(value):
+    assert float(short(value)) == pytest.approx(value, abs=5.1e-5)
+    assert short(value, sign=True)[0] in "+-"

@@ -1,0 +1,226 @@
+"""A study resumes to the same bytes, loses no cell to another's failure, and asks the test rows once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attnknn import metrics
+from attnknn.errors import InvalidInput, MissingDevice, MissingExtra
+from attnknn.study import engine, record
+from attnknn.study.job import Fitted, Predictions
+from attnknn.study.methods import METHODS
+from attnknn.study.recipe import OURS, STUDIES
+
+QUICK = ["sklearn-knn", "distance+raw"]
+
+
+def study(recipe, task, out, methods=QUICK, seeds=(0, 1), **how):
+    return engine.run_study(recipe, task, methods=methods, seeds=seeds, out=out, device="cpu", commit="c", **how)
+
+
+def without_times(value):
+    if isinstance(value, dict):
+        return {name: without_times(each) for name, each in value.items() if name != "seconds"}
+    return [without_times(each) for each in value] if isinstance(value, list) else value
+
+
+def content(folder):
+    """Every file but for the times it holds."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix == ".json":
+            found[path.relative_to(folder)] = json.dumps(without_times(json.loads(path.read_text())))
+        elif path.is_file():
+            found[path.relative_to(folder)] = path.read_bytes()
+    return found
+
+
+def stamps(folder):
+    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in (folder / "cells").iterdir()}
+
+
+@pytest.mark.parametrize("official", [False, True])
+def test_a_killed_and_resumed_study_equals_an_uninterrupted_one(recipe, task, tmp_path, untrained, official):
+    if official:
+        recipe = replace(recipe, train_rows=100, test_share=None)
+    methods = ["sklearn-knn", "mlp", "distance", "attention"]
+    study(recipe, task, tmp_path / "whole", methods)
+
+    def dying(text):
+        if "seed 1: cell 7" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study(recipe, task, tmp_path / "killed", methods, say=dying)
+    assert not (tmp_path / "killed/report.json").exists()
+    assert len(list((tmp_path / "killed/cells").glob("*.json"))) == 6
+    (tmp_path / "killed/cells/mlp-0.json").unlink()  # as if killed between the two files of a cell
+    study(recipe, task, tmp_path / "killed", methods)
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+
+
+def test_a_complete_cell_is_never_written_again(recipe, task, tmp_path):
+    study(recipe, task, tmp_path)
+    before, report = stamps(tmp_path), content(tmp_path)
+    study(recipe, task, tmp_path)
+    assert stamps(tmp_path) == before
+    assert content(tmp_path) == report
+
+
+def test_more_seeds_and_methods_only_add_cells(recipe, task, tmp_path):
+    study(recipe, task, tmp_path, ["sklearn-knn"], [0])
+    before = stamps(tmp_path)
+    found = study(recipe, task, tmp_path, ["distance+raw"], [0, 1, 2]).report
+    assert {path: each for path, each in stamps(tmp_path).items() if path in before} == before
+    assert found["seeds"] == [0, 1, 2]
+    assert list(found["methods"]) == ["sklearn-knn", "distance+raw"]
+    values = found["methods"]["sklearn-knn"]["accuracy"]["values"]
+    assert values[0] is not None
+    assert values[1:] == [None, None]
+    assert found["differences"]["distance+raw"]["sklearn-knn"]["accuracy"]["seeds"] == [0]
+
+
+def test_the_report_has_the_schema_of_results_files_and_its_numbers_are_those_of_the_predictions(
+    recipe, task, tmp_path
+):
+    found = study(recipe, task, tmp_path, seeds=range(3)).report
+    assert json.loads((tmp_path / "report.json").read_text()).keys() == found.keys()
+    assert list(found)[:4] == ["command", "commit", "source_hash", "environment"]
+    assert found["config"] == recipe.config()
+    for method in QUICK:
+        for kind, array in (("methods", "probabilities"), ("uncalibrated", "uncalibrated")):
+            for seed in range(3):
+                arrays = np.load(tmp_path / f"cells/{method}-{seed}.npz")
+                p, y = arrays[array], arrays["labels"]
+                assert y.tolist() == task.codes[arrays["rows"]].tolist()
+                for name in ("accuracy", "f1_macro", "nll", "ece", "brier", "aurc"):
+                    value = found[kind][method][name]["values"][seed]
+                    assert value == pytest.approx(getattr(metrics, name)(p, y))
+        assert found["seconds"][method]["fit"]["mean"] == pytest.approx(
+            np.mean(found["seconds"][method]["fit"]["values"])
+        )
+        assert "auc" not in found["methods"][method]
+        assert 0 < found["methods"][method]["ece_floor"]["mean"] < 1
+
+
+def test_a_failed_cell_loses_no_other_and_is_tried_again(recipe, task, tmp_path, monkeypatch):
+    def broken(job):
+        raise RuntimeError("out of luck")
+
+    plain = METHODS["sklearn-knn"]
+    monkeypatch.setitem(METHODS, "sklearn-knn", lambda job: broken(job) if job.seed == 0 else plain(job))
+    found = study(recipe, task, tmp_path)
+    assert found.failed == {"sklearn-knn-0": "RuntimeError: out of luck"} == found.report["failed"]
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 3
+    monkeypatch.setitem(METHODS, "sklearn-knn", plain)
+    before = stamps(tmp_path)
+    mended = study(recipe, task, tmp_path)
+    assert (mended.failed, mended.report["failed"]) == ({}, {})
+    assert {path: each for path, each in stamps(tmp_path).items() if path in before} == before
+
+
+def test_what_lacks_an_extra_is_a_cell_that_was_not_run(recipe, task, tmp_path, monkeypatch):
+    def absent(job):
+        raise MissingExtra("get it so")
+
+    monkeypatch.setitem(METHODS, "lightgbm", absent)
+    found = study(recipe, task, tmp_path, ["lightgbm", "distance+raw"])
+    assert found.failed == {}
+    assert found.report["not_run"] == {"lightgbm-0": "get it so", "lightgbm-1": "get it so"}
+    assert list(found.report["methods"]) == ["distance+raw"]
+    assert not (tmp_path / "cells/lightgbm-0.npz").exists()
+
+
+def test_the_test_rows_are_asked_for_once_after_all_settings_are_fixed(recipe, task, tmp_path, monkeypatch):
+    asked = []
+
+    def method(job):
+        def predict(rows):
+            asked.append((job.seed, rows.tolist() == job.parts.test.tolist()))
+            even = np.full((len(rows), 3), 1 / 3)
+            return Predictions(even, even, 0.0)
+
+        return Fitted({}, 0.0, predict)
+
+    monkeypatch.setitem(METHODS, "mlp", method)
+    for _ in range(2):
+        study(recipe, task, tmp_path, ["mlp"])
+    assert asked == [(0, True), (1, True)]
+
+
+def test_one_training_serves_all_weights_of_a_seed_and_each_can_run_alone(recipe, task, tmp_path, untrained):
+    shared = ["uniform", "distance", "reliability", "attention"]
+    study(recipe, task, tmp_path / "together", shared, [0, 1])
+    assert untrained == [(0, "attention"), (1, "attention")]
+    for method in shared:
+        study(recipe, task, tmp_path / "alone", [method], [1])
+        alone, together = (tmp_path / f"{name}/cells/{method}-1.npz" for name in ("alone", "together"))
+        assert alone.read_bytes() == together.read_bytes(), method
+
+
+def test_our_votes_are_uncalibrated_with_a_prior_mass_of_one_over_k(recipe, task, tmp_path):
+    study(recipe, task, tmp_path, ["distance+raw"], [0])
+    cell = json.loads((tmp_path / "cells/distance+raw-0.json").read_text())
+    arrays = np.load(tmp_path / "cells/distance+raw-0.npz")
+    least = arrays["uncalibrated"].min() * (1 + 1 / cell["settings"]["k"]) * cell["settings"]["k"]
+    assert least == pytest.approx(1 / 3, rel=0.05)  # a class without votes has its prior, about a third
+    assert cell["settings"]["calibrator"]["kind"] == "temperature"
+
+
+def test_cells_of_another_machine_may_be_copied_in_and_are_told_apart(recipe, task, tmp_path, monkeypatch):
+    with monkeypatch.context() as there:
+        there.setattr(record, "environment", lambda device=None: {"machine": "elsewhere", "device": device})
+        study(recipe, task, tmp_path / "there", ["distance+raw"], [0, 1])
+    study(recipe, task, tmp_path / "here", ["sklearn-knn"], [0, 1])
+    for file in (tmp_path / "there/cells").iterdir():
+        shutil.copy(file, tmp_path / "here/cells")
+    found = study(recipe, task, tmp_path / "here").report
+    machines = {tuple(each["cells"]): each["environment"]["machine"] for each in found["environments"]}
+    assert machines[("distance+raw-0", "distance+raw-1")] == "elsewhere"
+    assert machines[("sklearn-knn-0", "sklearn-knn-1")] != "elsewhere"
+
+
+def test_one_model_under_two_names_is_told_and_never_called_no_difference(recipe, task, tmp_path, untrained):
+    found = study(recipe, task, tmp_path, ["distance+raw", "distance", "uniform", "attention"]).report
+    assert {"attention-0", "distance+raw-0", "distance-0"} in map(set, found["identical"])
+    said = [each for each in found["verdicts"] if "attention" in each and "uniform" not in each]
+    assert said
+    assert all(each.endswith("they gave identical predictions") for each in said)
+    assert not any("identical" in each for each in found["verdicts"] if "uniform" in each)
+
+
+def test_rows_are_drawn_where_all_seeds_share_them(recipe, task, tmp_path):
+    official = replace(recipe, train_rows=100, test_share=None)
+    found = study(official, task, tmp_path / "a").report
+    gap = found["differences"]["distance+raw"]["sklearn-knn"]["nll"]
+    assert gap["over_rows"]["low"] <= gap["mean"] <= gap["over_rows"]["high"]
+    assert any("over test rows" in each for each in found["verdicts"])
+    plain = study(recipe, task, tmp_path / "b").report
+    assert "over_rows" not in plain["differences"]["distance+raw"]["sklearn-knn"]["nll"]
+
+
+def test_what_no_cell_could_mend_is_refused_before_anything_is_written(recipe, task, tmp_path):
+    with pytest.raises(InvalidInput, match="no method is called 'magic'"):
+        study(recipe, task, tmp_path / "x", ["magic"])
+    with pytest.raises(MissingDevice):
+        engine.run_study(recipe, task, methods=QUICK, seeds=[0], out=tmp_path / "x", device="toaster")
+    assert not (tmp_path / "x").exists()
+
+
+def test_time_left_is_judged_by_what_was_done(recipe, task, tmp_path):
+    said = []
+    study(recipe, task, tmp_path, say=said.append)
+    assert [each.split(",")[0] for each in said[:-1]] == QUICK * 2
+    assert "left" not in said[0]
+    assert all(each.endswith("s left") for each in said[1:-1])
+
+
+def test_every_method_of_a_study_exists():
+    assert set(OURS) <= set(METHODS)
+    for each in STUDIES.values():
+        assert set(each.methods) | set(each.leads) <= set(METHODS)
