@@ -144,9 +144,11 @@ def edits(model, X, y, held, truth, folder):
     from attnknn import AttnKNNClassifier, MemoryBank
 
     def as_from_scratch(rows, labels, promise):
-        bank = MemoryBank(model.bank_.dim, metric=model.bank_.metric)
-        bank.add(model.embedder_.transform(as_table(rows)), np.searchsorted(model.classes_, labels))
-        expected = replace(model.voter_, bank=bank).probabilities(model.embedder_.transform(as_table(held)))
+        bank, member = MemoryBank(model.bank_.dim, metric=model.bank_.metric), model.voter_.members[0]
+        vectors = member.vectors(model.embedder_.transform(as_table(rows)))
+        bank.add(vectors, np.searchsorted(model.classes_, labels))
+        voter = replace(model.voter_, members=(replace(member, bank=bank),))
+        expected = voter.probabilities(model.embedder_.transform(as_table(held)))
         check(np.abs(model.predict_proba(held) - expected).max() < 1e-9, promise)
 
     import pandas as pd

@@ -34,7 +34,7 @@ def test_noise_in_a_table_of_few_distinct_rows_gives_the_frequencies_of_its_cell
     X = binary(2, rows=2000)
     chance = np.where(X[:, 0] == 1, 0.8, 0.3)
     y = (np.random.default_rng(1).random(2000) < chance).astype(int)
-    model = AttnKNNClassifier(random_state=0).fit(X, y)
+    model = AttnKNNClassifier(weights="softmax", random_state=0).fit(X, y)
     cells = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
     np.testing.assert_allclose(model.predict_proba(cells)[:, 1], [0.3, 0.3, 0.8, 0.8], atol=0.08)
 
@@ -42,7 +42,7 @@ def test_noise_in_a_table_of_few_distinct_rows_gives_the_frequencies_of_its_cell
 def test_a_large_group_of_twins_costs_no_quadratic_memory():
     X = np.vstack([np.zeros((4_000, 1)), np.arange(5_000)[:, None] + 1.0])
     y = (np.arange(9_000) % 2).astype(int)
-    model = AttnKNNClassifier(8, calibration="prior", random_state=0).fit(X, y)
+    model = AttnKNNClassifier(8, weights="softmax", calibration="prior", random_state=0).fit(X, y)
     assert model.predict_proba([[0.0]])[0].sum() == pytest.approx(1)
 
 
@@ -70,8 +70,8 @@ def test_a_weight_given_for_an_announced_class_counts_once_it_is_taught():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("k", -3),
-        ("weighting", {"kind": "nonsense", "scale": 1.0, "trust": 0.0}),
+        ("members", [{"network": None, "k": -3, "weigher": {"kind": "softmax", "scale": 1.0, "trust": 0.0}}]),
+        ("members", [{"network": None, "k": 3, "weigher": {"kind": "nonsense", "scale": 1.0, "trust": 0.0}}]),
         ("class_weight", [1.0]),
         ("prior_mass", -1),
     ],

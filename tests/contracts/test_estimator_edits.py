@@ -33,7 +33,8 @@ def from_scratch(model, X, y, weights=None):
     old = model.voter_.bank
     bank = MemoryBank(old.dim, index=old.index, metric=old.metric)
     bank.add(model.embedder_.transform(X), np.searchsorted(model.classes_, y), weights=weights)
-    return replace(model.voter_, bank=bank).probabilities
+    member = replace(model.voter_.members[0], bank=bank)
+    return replace(model.voter_, members=(member,)).probabilities
 
 
 @pytest.mark.parametrize("index", ["exact", "flat"])
@@ -330,8 +331,9 @@ def test_a_well_formed_model_json_that_makes_no_sense_is_refused(tmp_path):
         {**about, "embedder": {"kind": "nothing"}},
         {**about, "embedder": None},
         {**about, "calibrator": {"kind": "temperature", "temperature": "hot"}},
-        {**about, "k": "many"},
-        {**about, "weighting": {"kind": "softmax", "unknown": 1}},
+        {**about, "members": [{**about["members"][0], "k": "many"}]},
+        {**about, "members": [{**about["members"][0], "weigher": {"kind": "softmax", "unknown": 1}}]},
+        {**about, "members": [{**about["members"][0], "network": {"kind": "nothing", "shape": {}}}]},
         {key: value for key, value in about.items() if key != "class_weight"},
     ]
     for at, content in enumerate(broken):

@@ -16,6 +16,7 @@ def option(choices: type[StrEnum]) -> Any:
 class Weights(StrEnum):
     """How much each neighbor counts."""
 
+    attention = "attention"
     uniform = "uniform"
     distance = "distance"
     softmax = "softmax"
@@ -25,6 +26,10 @@ class Weights(StrEnum):
 class Embedder(StrEnum):
     """How rows become vectors."""
 
+    auto = "auto"
+    periodic = "periodic"
+    tabular = "tabular"
+    linear = "linear"
     standardize = "standardize"
     identity = "identity"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     "attnknn fit people.csv --target income --out people-model",
     "attnknn fit digits --out digits-model --test-share 0.3",
     "attnknn fit adult --data-dir ~/data --out adult-model --json",
-    "attnknn fit people.csv --target income --ids name --k 15 \\",
-    "  --weights reliability --out people-model --force",
+    "attnknn fit people.csv --target income --weights softmax --out people-model --force",
+    "attnknn fit adult --members 5 --checkpoint runs/adult --out adult-model",
 )
 def fit(
     data: Annotated[
@@ -33,13 +35,29 @@ def fit(
     target: Annotated[
         str | None, typer.Option(metavar="COL", help="Column of labels; data sets know theirs.")
     ] = None,
-    weights: choices.WeightsOption = choices.Weights.softmax,
+    weights: choices.WeightsOption = choices.Weights.attention,
     k: Annotated[str, typer.Option(metavar="N", help="Neighbors per prediction: a number, or auto.")] = "auto",
-    embedder: choices.EmbedderOption = choices.Embedder.standardize,
+    embedder: choices.EmbedderOption = choices.Embedder.auto,
     metric: choices.MetricOption = choices.Metric.auto,
     index: choices.IndexOption = choices.Index.auto,
     calibration: choices.CalibrationOption = choices.Calibration.auto,
     class_weight: choices.ClassWeightOption = choices.ClassWeight.none,
+    members: Annotated[
+        int, typer.Option(metavar="N", min=1, max=100, help="Trained members to average.")
+    ] = 1,
+    epochs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Epochs of training; chosen by the number of rows.")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(metavar="RATE", help="Highest learning rate; chosen by the number of rows.")
+    ] = None,
+    blocks: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Residual blocks of the periodic embedder; 0.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to save the training to; after a kill it goes on from there."),
+    ] = None,
     ids: Annotated[
         str | None, typer.Option(metavar="COL", help="Column of ids, to edit and explain by; else row numbers.")
     ] = None,
@@ -78,18 +96,29 @@ def fit(
         metric=metric.value,
         index=index.value,
         calibration=None if calibration is choices.Calibration.none else calibration.value,
+        n_estimators=members,
         class_weight=None if class_weight is choices.ClassWeight.none else class_weight.value,
+        training=_training(epochs=epochs, lr=lr, blocks=blocks, checkpoint=checkpoint),
         device=device,
         random_state=seed,
+        verbose=int(sys.stderr.isatty()),
     )
     result = _learned(model, table, names, test_share, seed)
-    model.set_params(device="auto")  # the model may be used on another machine
+    model.set_params(device="auto", verbose=0)  # the model may be used on another machine
     model.save(out)
     result = {"model": str(out), "data": data, **result}
     if as_json:
         screen.emit({**result, "test": result["test"] and result["test"].to_dict()})
     else:
         _show(result)
+
+
+def _training(**given: Any) -> Any:
+    """Options of training, where any was given."""
+    from attnknn.train import TrainingOptions
+
+    known = {name: value for name, value in given.items() if value is not None}
+    return TrainingOptions(**known) if known else None
 
 
 def _learned(
@@ -100,12 +129,15 @@ def _learned(
 
     from attnknn.cli import model as models
     from attnknn.cli import scores
+    from attnknn.embed import NETWORKS
 
     learn, held = _parts(table, test_share, seed)
     part = table.take(learn)
     ids = part.numbers.tolist() if names is None else [names[at] for at in learn.tolist()]
     start = time.perf_counter()
-    with screen.working(f"fitting {len(part)} rows"):
+    # A training has bars of its own, and two things cannot move on a terminal at once.
+    title = None if model.weights == "attention" or model.embedder in NETWORKS else f"fitting {len(part)} rows"
+    with screen.working(title), contextlib.redirect_stdout(sys.stderr):
         model.fit(part.frame, np.asarray(part.labels), ids=ids)
     seconds = time.perf_counter() - start
     test = None
@@ -113,7 +145,7 @@ def _learned(
         with screen.working(f"evaluating {len(held)} rows"):
             test, _ = scores.score(model, table.take(held), draws=1000, seed=seed)
     curve = [{"k": k, "nll": nll, "standard_error": error} for k, nll, error in model.tuning_.curve]
-    return {"chosen": models.chosen(model), "loo_nll": curve, "seconds": seconds, "test": test}
+    return {"chosen": models.chosen(model), "nll_by_k": curve, "seconds": seconds, "test": test}
 
 
 def _parts(table: Rows, test_share: float, seed: int) -> tuple[Any, Any]:
@@ -139,9 +171,9 @@ def _show(result: dict[str, Any]) -> None:
 
     screen.facts({**models.shown(result["chosen"]), "time": f"{result['seconds']:.2f} s"})
     chosen = result["chosen"]["k"]
-    if result["loo_nll"]:
+    if result["nll_by_k"]:
         screen.line()
-        screen.line("leave-one-out NLL by k (before calibration)")
+        screen.line("NLL by k of the rows that judged (before calibration)")
         body = [
             (
                 at["k"],
@@ -149,7 +181,7 @@ def _show(result: dict[str, Any]) -> None:
                 screen.number(at["standard_error"]),
                 "<-" if at["k"] == chosen else "",
             )
-            for at in result["loo_nll"]
+            for at in result["nll_by_k"]
         ]
         screen.table(["k", "NLL", "error of difference to best", ""], body, left=(3,))
     if result["test"] is not None:

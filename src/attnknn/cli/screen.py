@@ -100,8 +100,11 @@ def progress(text: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def working(text: str) -> Iterator[None]:
-    """Show one thing that takes a while."""
+def working(text: str | None) -> Iterator[None]:
+    """Show one thing that takes a while; None shows nothing."""
+    if text is None:
+        yield
+        return
     with progress(text):
         yield
 

@@ -46,7 +46,10 @@ def command(study: Study) -> Callable[..., None]:
             typer.Option(metavar="DATA", help="CSV, TSV or Parquet file, or a data set: see `attnknn data list`."),
         ],
         out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for cells and report.json.")],
-        seeds: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="How many seeds, from 0 on.")] = 5,
+        seeds: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="How many seeds.")] = 5,
+        first_seed: Annotated[
+            int, typer.Option(metavar="N", min=0, max=10_000, help="The first; to share the work.")
+        ] = 0,
         target: Annotated[
             str | None, typer.Option(metavar="COL", help="Column of labels; data sets know theirs.")
         ] = None,
@@ -77,7 +80,7 @@ def command(study: Study) -> Callable[..., None]:
             raise InvalidInput(f"{save} is a folder; --save names a file")
         found = _run(
             study, data, target, data_dir, test_share, members,
-            {"methods": asked, "seeds": range(seeds), "out": out, "device": device, "commit": commit},
+            {"methods": asked, "seeds": range(first_seed, first_seed + seeds), "out": out, "device": device, "commit": commit},
         )  # fmt: skip
         if save is not None:
             _save(save, found.report)

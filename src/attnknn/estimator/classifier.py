@@ -66,7 +66,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         n_estimators: Trained members to average. They share examples and labels; each has its own vectors.
         class_weight: None, ``"balanced"``, or a dict of label to factor.
         attention: ``AttentionOptions``: which parts the attention has; None is the usual ones.
-        training: ``TrainingOptions``; None is the usual ones, and trains nothing below 300 rows.
+        training: ``TrainingOptions``; None is the usual ones, and trains nothing below 500 rows.
         validation_fraction: Share of the rows that stop the training and fit k, weights and calibration: held out
             where an embedder is trained (below 2,000 rows five folds take turns), else each leaving itself out
             (never fewer than 2,000 rows, or all).

@@ -31,7 +31,7 @@ EMBEDDERS = ("auto", *NETWORKS, "standardize", "identity")
 LINEAR_ABOVE = 256
 """Numeric columns above which ``embedder="auto"`` takes rows for vectors that another model made."""
 
-TRAIN_FROM = 300
+TRAIN_FROM = 500
 """Rows from which the defaults train; fewer teach a network too little."""
 
 _READ_BY_ATTENTION = ("entropy", "checkpoint")  # options of training that need no embedder to train

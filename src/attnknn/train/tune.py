@@ -124,7 +124,8 @@ def tune(
     """Fit what is free: k when it is None, scale and trust where ``weighting`` has them, the prior mass.
 
     k is the smallest of 1, 2, 4, ..., all whose NLL is within one standard error (of the paired difference)
-    of the best. Larger values are tried only while they help by more than that. Trust is chosen by accuracy: see ``_trusting``.
+    of the best. Larger values are tried only while they help by more than that. Trust is chosen by accuracy:
+    see ``_trusting``.
 
     Args:
         hearings: Banks with those who judge them, each able to: see ``Judges.able``.
