@@ -32,6 +32,7 @@ class AttentionOptions:
         self_attention: Whether neighbors look at each other before their projections are compared.
         hidden: Width of the two small networks, 16 unless given.
         neighbor_dropout: Share of the neighbors hidden from each training query, 0.1 unless given.
+        always: Whether the learned parts are kept even where they do not improve the validation NLL.
 
     >>> AttentionOptions(prototypes=True).without("projections", "label_bias").parts
     ('distance_bias', 'prototypes')
@@ -46,9 +47,10 @@ class AttentionOptions:
     self_attention: bool = False
     hidden: int | None = None
     neighbor_dropout: float | None = None
+    always: bool = False
 
     def __post_init__(self) -> None:
-        for part in PARTS:
+        for part in (*PARTS, "always"):
             if not isinstance(getattr(self, part), bool):
                 raise InvalidInput(f"{part} must be True or False, got {getattr(self, part)!r}")
         for name in ("heads", "head_dim", "hidden"):
@@ -69,6 +71,8 @@ class AttentionOptions:
             raise InvalidInput(f"head_dim={self.head_dim} is the width of projections, but projections=False")
         if not (self.distance_bias or self.label_bias) and self.hidden is not None:
             raise InvalidInput(f"hidden={self.hidden} is the width of a bias, but both biases are off")
+        if not self.parts and self.always:
+            raise InvalidInput("always=True keeps the learned parts, but all of them are off")
         if not self.parts and self.neighbor_dropout:
             raise InvalidInput(f"neighbor_dropout={self.neighbor_dropout} without any learned part")
 
@@ -112,7 +116,7 @@ class AttentionOptions:
         if not left & {"distance_bias", "label_bias"}:
             off["hidden"] = None
         if not left:
-            off["neighbor_dropout"] = None
+            off |= {"neighbor_dropout": None, "always": False}
         return replace(self, **off)
 
     def state(self) -> dict[str, Any]:

@@ -71,6 +71,13 @@ class ClassWeight(StrEnum):
     balanced = "balanced"
 
 
+class NoiseKind(StrEnum):
+    """Which class a wrong label names."""
+
+    symmetric = "symmetric"
+    asymmetric = "asymmetric"
+
+
 WeightsOption = Annotated[Weights, option(Weights)]
 EmbedderOption = Annotated[Embedder, option(Embedder)]
 MetricOption = Annotated[Metric, option(Metric)]

@@ -42,9 +42,7 @@ def fit(
     index: choices.IndexOption = choices.Index.auto,
     calibration: choices.CalibrationOption = choices.Calibration.auto,
     class_weight: choices.ClassWeightOption = choices.ClassWeight.none,
-    members: Annotated[
-        int, typer.Option(metavar="N", min=1, max=100, help="Trained members to average.")
-    ] = 1,
+    members: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Trained members to average.")] = 1,
     epochs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Epochs of training; chosen by the number of rows.")
     ] = None,

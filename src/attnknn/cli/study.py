@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnknn.cli import screen
+from attnknn.cli import choices, screen
 from attnknn.errors import InvalidInput
-from attnknn.study.recipe import STUDIES, Study
+from attnknn.study.recipe import STUDIES, Noise, Study
 
 if TYPE_CHECKING:
     from attnknn.study.engine import Outcome
@@ -61,6 +61,13 @@ def command(study: Study) -> Callable[..., None]:
             float | None,
             typer.Option(metavar="SHARE", min=0.01, max=0.9, help="Rows to test on; 0.2, or as the set says."),
         ] = None,
+        noise: Annotated[
+            float, typer.Option(metavar="RATE", min=0.0, max=0.9, help="Share of wrong labels to learn from.")
+        ] = 0.0,
+        noise_kind: Annotated[choices.NoiseKind, choices.option(choices.NoiseKind)] = choices.NoiseKind.symmetric,
+        k: Annotated[
+            int | None, typer.Option(metavar="N", min=1, help="Neighbors of our methods; chosen when left out.")
+        ] = None,
         data_dir: Annotated[
             Path | None, typer.Option(metavar="DIR", help="Folder of the data sets' files; else $ATTNKNN_DATA.")
         ] = None,
@@ -78,9 +85,11 @@ def command(study: Study) -> Callable[..., None]:
         asked = _methods(methods, study)
         if save is not None and save.is_dir():
             raise InvalidInput(f"{save} is a folder; --save names a file")
+        numbers = range(first_seed, first_seed + seeds)
         found = _run(
-            study, data, target, data_dir, test_share, members,
-            {"methods": asked, "seeds": range(first_seed, first_seed + seeds), "out": out, "device": device, "commit": commit},
+            study, data, target, data_dir,
+            {"test_share": test_share, "members": members, "noise": Noise(noise, noise_kind.value), "k": k},
+            {"methods": asked, "seeds": numbers, "out": out, "device": device, "commit": commit},
         )  # fmt: skip
         if save is not None:
             _save(save, found.report)
@@ -128,8 +137,7 @@ def _run(
     data: str,
     target: str | None,
     data_dir: Path | None,
-    test_share: float | None,
-    members: int,
+    what: Mapping[str, Any],
     how: Mapping[str, Any],
 ) -> Outcome:
     with screen.progress(f"reading {data}") as say:
@@ -150,8 +158,7 @@ def _run(
             target=NAMED[data].target if named else str(target),
             named=named,
             study=study.name,
-            test_share=test_share,
-            members=members,
+            **what,
         )
         return run_study(recipe, task_of(frame, labels, recipe), say=say, **how)
 

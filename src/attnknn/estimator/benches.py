@@ -20,7 +20,7 @@ from attnknn.bank.store import checked_groups
 from attnknn.data import folds, split
 from attnknn.embed import NETWORKS, AnyNetwork, Embedder, Identity, Standardize, embed
 from attnknn.errors import InvalidInput
-from attnknn.estimator.options import TRAIN_FROM, Options
+from attnknn.estimator.options import TRAIN_FROM, Options, training_device
 from attnknn.train import Hearing, History, Judges, Layout, Rows, TrainingOptions, train_network
 
 HELD_OUT_FROM: Final = 2000
@@ -87,6 +87,7 @@ class School:
     fraction: float  # of the rows that are held out
     seed: int
     search: Search
+    device: str
     progress: bool
 
 
@@ -122,6 +123,7 @@ def make_benches(model: Any, kind: str, lesson: Lesson, search: Search, options:
         fraction=float(model.validation_fraction),
         seed=model._seed,
         search=search,
+        device=training_device(model.device, len(lesson.rows)),
         progress=bool(model.verbose),
     )
     asked = model.training is not None
@@ -206,7 +208,7 @@ def _network(
         layout=lesson.layout,
         options=school.options,
         seed=seed,
-        device=school.search.device,
+        device=school.device,
         epochs=epochs,
         checkpoint=None if folder is None else Path(folder) / f"{name}.pt",
         progress=f"training {name}" if school.progress else None,

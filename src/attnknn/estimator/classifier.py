@@ -185,18 +185,19 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.verbose:
             print(self._chosen())
 
-    def with_weights(self, weights: str) -> Self:
+    def with_weights(self, weights: str, attention: AttentionOptions | None = None) -> Self:
         """The same examples and the same trained vectors under other weights, fitted on the same rows.
 
         The way to see what the attention adds: ``model.with_weights("softmax")``.
 
         Args:
             weights: As in the constructor.
+            attention: As in the constructor.
         """
         check_is_fitted(self)
         if not hasattr(self, "_benches"):
             raise InvalidInput("a loaded model has no validation rows any more; fit it anew with other weights")
-        other: Self = copy(self).set_params(weights=weights, attention=None)
+        other: Self = copy(self).set_params(weights=weights, attention=attention)
         options = check_options(clone(other).set_params(embedder="auto", training=None, n_estimators=1))
         with self._guard.read():
             other._guard = ReadersWriterLock()

@@ -19,6 +19,7 @@ from attnknn.errors import InvalidInput, MissingDevice
 from attnknn.estimator.inputs import Rows
 from attnknn.ops import METRICS
 from attnknn.train import TrainingOptions
+from attnknn.train.threads import FEW_ROWS
 
 EXACT_BELOW = 100_000
 """Rows below which ``index="auto"`` searches exhaustively."""
@@ -156,6 +157,11 @@ def search_device(device: str | torch.device) -> str:
     if not there.get(device.split(":")[0], False):
         raise MissingDevice(f"this machine has no device {device!r}; use device='cpu' or 'auto'")
     return device
+
+
+def training_device(device: str | torch.device, rows: int) -> str:
+    """Where to train on so many rows: ``auto`` leaves few of them to the CPU, which then is faster."""
+    return "cpu" if str(device) == "auto" and rows < FEW_ROWS else search_device(device)
 
 
 def search_index(index: str, rows: int) -> str:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from attnknn.attend import AttentionOptions
 from attnknn.study import baselines
 from attnknn.study.job import Method
 from attnknn.study.ours import Ours
+from attnknn.study.recipe import PARTS
+
+EVERYTHING = AttentionOptions(prototypes=True, self_attention=True, always=True)
+NOTHING = AttentionOptions(projections=False, distance_bias=False, label_bias=False)
+
+
+def _without(part: str) -> AttentionOptions:
+    if part == "neighbor_dropout":
+        return replace(EVERYTHING, neighbor_dropout=0.0)
+    return EVERYTHING.without(part)  # type: ignore[arg-type]
+
 
 METHODS: dict[str, Method] = {
     "sklearn-knn": baselines.sklearn_knn,
@@ -17,4 +31,7 @@ METHODS: dict[str, Method] = {
     "reliability": Ours("reliability"),
     "attention": Ours("attention"),
     "attention+ensemble": Ours("attention", ensemble=True),
+    "attention-none": Ours("attention", attention=NOTHING),
+    "attention-all": Ours("attention", attention=EVERYTHING),
+    **{f"attention-all-{part}": Ours("attention", attention=_without(part)) for part in PARTS},
 }

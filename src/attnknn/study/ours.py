@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from attnknn.attend import AttentionOptions, LearnedWeighting
 from attnknn.calibrate import Identity
 from attnknn.estimator import AttnKNNClassifier
 from attnknn.study.job import Fitted, Job, Predictions, Stopwatch
 from attnknn.study.splits import Rows
+from attnknn.train import Hearing
+from attnknn.train.attention import Seen, part_sizes
 
 TRAINED = "attention"
 """The weights that are trained; others reuse the vectors that this training made."""
@@ -29,12 +32,14 @@ class Ours:
         embedder: As in ``AttnKNNClassifier``; None is the recipe's, shared by all methods of a seed.
         ensemble: Whether the recipe's number of members is averaged.
         options: Further arguments of the classifier, over the recipe's; what has some is trained for itself.
+        attention: Parts of the attention, on the vectors that are shared; None is the usual ones.
     """
 
     weights: str
     embedder: str | None = None
     ensemble: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    attention: AttentionOptions | None = None
 
     def __call__(self, job: Job) -> Fitted:
         """Fit on the training rows of a cell."""
@@ -44,8 +49,8 @@ class Ours:
         else:
             model, earlier = _shared(job)
             watch = Stopwatch()
-            if self.weights != TRAINED:
-                model = reweighed(model, self.weights)
+            if self.weights != TRAINED or self.attention is not None:
+                model = reweighed(model, self.weights, self.attention)
         return Fitted(chosen(model), earlier + watch.seconds, lambda rows: _predict(model, job, rows))
 
 
@@ -70,9 +75,9 @@ def trained(job: Job, how: Ours) -> Any:
     return model.fit(job.task.frame.iloc[rows], job.task.classes[job.parts.labels[rows]], classes=job.task.classes)
 
 
-def reweighed(model: Any, weights: str) -> Any:
+def reweighed(model: Any, weights: str, attention: AttentionOptions | None = None) -> Any:
     """The same vectors with other weights, k, scale and calibration fitted for them."""
-    return model.with_weights(weights)
+    return model.with_weights(weights, attention)
 
 
 def uncalibrated(model: Any) -> Any:
@@ -96,10 +101,21 @@ def chosen(model: Any) -> dict[str, Any]:
         "metric": voter.bank.metric,
         # What was asked for may not be what was trained: few rows, or no gain on validation, leave parts out.
         "members": [
-            {"network": _kind(each.network), "weigher": _kind(each.weigher), "k": each.k}
-            for each in getattr(voter, "members", ())
+            {"network": _kind(each.network), "weigher": _kind(each.weigher), "k": each.k} for each in voter.members
         ],
+        "parts": parts(model),
     }
+
+
+def parts(model: Any) -> dict[str, dict[str, float]]:
+    """What each learned part of the first member's attention does to rows that judge it: see ``part_sizes``."""
+    member, bench = model.voter_.members[0], model._benches[0]
+    if not isinstance(member.weigher, LearnedWeighting) or not bench.hearings:
+        return {}
+    hearing = bench.hearings[0]
+    weight = model.voter_.class_weight
+    seen = Seen.by(Hearing(hearing.bank, hearing.judges.able(hearing.bank, weight)), member.k, weight, 100_000)
+    return part_sizes(member.weigher, seen, model.voter_.mass, weight)
 
 
 def _kind(part: Any) -> str | None:

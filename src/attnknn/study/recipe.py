@@ -12,6 +12,12 @@ from typing import Any, Literal
 OURS = ("distance+raw", "uniform", "distance", "reliability", "attention", "attention+ensemble")
 """The methods of this package; each is compared with those before it and with every baseline."""
 
+PARTS = ("projections", "distance_bias", "label_bias", "prototypes", "self_attention", "neighbor_dropout")
+"""The learned parts of the attention that can be switched off, one at a time."""
+
+ABLATED = ("attention-none", "attention-all", *(f"attention-all-{part}" for part in PARTS))
+"""Attention without learned parts, with all of them, and with all but one; none is dropped for lack of gain."""
+
 BASELINES = ("sklearn-knn", "mlp", "hgb", "lightgbm")
 
 
@@ -38,6 +44,12 @@ STUDIES: dict[str, Study] = {
         "Every way of weighing neighbors beside kNN, MLP and boosted trees, calibrated alike, over seeds.",
         methods=(*BASELINES, *OURS),
         leads=("attention", "attention+ensemble"),
+    ),
+    "ablation": Study(
+        "ablation",
+        "Every learned part of the attention switched off in turn, on the same vectors and neighbors.",
+        methods=ABLATED,
+        leads=("attention-all", *ABLATED[2:]),
     ),
 }
 

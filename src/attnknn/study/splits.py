@@ -13,7 +13,7 @@ from attnknn.data import Table, as_table, duplicate_groups, folds, split
 from attnknn.data.noise import flip_labels
 from attnknn.data.uci import ADULT_TRAIN_ROWS
 from attnknn.errors import InvalidInput
-from attnknn.study.recipe import Recipe, Validation
+from attnknn.study.recipe import Noise, OurSettings, Recipe, Validation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,6 +76,8 @@ def recipe_for(
     study: str = "main",
     test_share: float | None = None,
     members: int = 5,
+    noise: Noise | None = None,
+    k: int | None = None,
 ) -> Recipe:
     """The recipe of a data set; ``named`` says that ``data`` is one of ``NAMED``, so that its rule counts.
 
@@ -94,6 +96,8 @@ def recipe_for(
         test_share=None if rule.train_rows is not None else test_share or rule.test_share,
         drop_duplicates=rule.drop_duplicates,
         members=members,
+        noise=noise or Noise(),
+        ours=OurSettings(n_neighbors="auto" if k is None else k),
     )
 
 

@@ -12,7 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnknn.attend import AttentionOptions, LearnedWeighting, MultiHeadNeighborAttention, Weigher, Weighting
+from attnknn.attend import (
+    AttentionOptions,
+    LearnedWeighting,
+    MultiHeadNeighborAttention,
+    Weigher,
+    Weighting,
+    logit_size,
+)
 from attnknn.attend.attention import SCALES
 from attnknn.attend.weighting import row_weights
 from attnknn.bank import MemoryBank, Neighbors
@@ -210,3 +217,28 @@ def train_attention(
     with threads_for(len(bank)):
         history = run(task, loop, seed=seed, device=device, last=epochs, checkpoint=checkpoint, progress=progress)
     return LearnedWeighting(attention), history
+
+
+def part_sizes(
+    weigher: LearnedWeighting, seen: Seen, mass: float, class_weight: Floats
+) -> dict[str, dict[str, float]]:
+    """What each part of an attention does to these judges: the size of its logits, the norm of its gradient."""
+    task = VoteTask(weigher.attention, seen, None, mass=mass, class_weight=class_weight)
+    part = seen.take(slice(_BATCH))
+    facts = weigher.facts(part.near, part.bank, part.judges.vectors, leaving_out=part.judges.rows)
+    where = weigher.attention.unit.device
+    given = {name: value.to(where) for name, value in facts.items()}
+    attention = weigher.attention
+    attention.zero_grad()
+    torch.autograd.backward(task.losses(torch.arange(len(part.judges)), torch.Generator())["vote"])
+    with torch.no_grad():
+        logits = attention.logit_parts(**given)
+    found = {}
+    for name, parameters in attention.parts().items():
+        slopes = [each.grad.norm() for each in parameters if each.grad is not None]
+        found[name] = {
+            "gradient": float(torch.stack(slopes).norm()) if slopes else 0.0,
+            "size": float(logit_size(logits[name], given["found"])),
+        }
+    attention.zero_grad(set_to_none=True)
+    return found

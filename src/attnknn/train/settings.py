@@ -32,7 +32,7 @@ class TrainingOptions:
         warmup: Share of the steps in which the learning rate rises; then it falls to 0 as a cosine.
         clip: Greatest norm of the gradient; no limit.
         ema: Decay of the moving average of the weights that is kept.
-        patience: Epochs without a better validation NLL after which to stop; None runs all.
+        patience: Epochs without a better validation NLL after which to stop; 10. None runs all.
         label_smoothing: Share of each target that is spread over all classes.
         auxiliary: Weight of the cross-entropy of a linear head on the vectors.
         contrastive: Weight of the supervised contrastive loss of two views; a view has some columns swapped with
@@ -58,7 +58,7 @@ class TrainingOptions:
     warmup: float = 0.1
     clip: float | None = None
     ema: float | None = 0.99
-    patience: int | None = None
+    patience: int | None = 10
     label_smoothing: float = 0.0
     auxiliary: float = 0.0
     contrastive: float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -232,6 +232,8 @@ def train_network(
         network = NETWORKS[kind].start(rows.features, layout.numbers, **given)
     task = NcaTask(network, rows, held, classes=classes, layout=layout, options=options, device=device)
     loop: LoopOptions = options.loop(len(rows))
+    if held is None:
+        loop = replace(loop, patience=None)  # nothing to be impatient about
     with threads_for(len(rows)):
         history = run(
             task,

@@ -22,7 +22,10 @@ from attnknn.train.judges import Hearing, Judges
 Floats = NDArray[np.float64]
 
 FIRST_WIDTH: Final = 64  # neighbors looked at before it is known whether more would help
-MOST_CELLS: Final = 4_000_000  # judges x neighbors held at once
+MOST_CELLS: Final = 8_000_000  # judges x neighbors held at once
+MOST_NEIGHBORS: Final = 4096
+"""The largest k that is tried: beyond it searches get slow, and no table was seen to gain."""
+
 _MASSES = np.geomspace(1e-4, 10.0, 26)
 _SCALES = 2.0 ** np.arange(-4.0, 8.5)
 _TRUSTS = (0.5, 1.0, 2.0, 4.0)
@@ -123,9 +126,9 @@ def tune(
 ) -> Tuning:
     """Fit what is free: k when it is None, scale and trust where ``weighting`` has them, the prior mass.
 
-    k is the smallest of 1, 2, 4, ..., all whose NLL is within one standard error (of the paired difference)
-    of the best. Larger values are tried only while they help by more than that. Trust is chosen by accuracy:
-    see ``_trusting``.
+    k is the smallest of 1, 2, 4, ..., all (4,096 of more) whose NLL is within one standard error (of the paired
+    difference) of the best. Larger values are tried only while they help. Trust is chosen by accuracy: see
+    ``_trusting``.
 
     Args:
         hearings: Banks with those who judge them, each able to: see ``Judges.able``.
@@ -134,18 +137,19 @@ def tune(
         class_weight: (classes,) factors.
         calibrated: Whether a prior mass is fitted; otherwise the mass is 0.
     """
-    most = min(len(hearing.bank) for hearing in hearings)
-    if not any(len(hearing.judges) for hearing in hearings) or most < 2:
+    held = min(len(hearing.bank) for hearing in hearings)
+    most = held if k is not None else min(held, MOST_NEIGHBORS)
+    if not any(len(hearing.judges) for hearing in hearings) or held < 2:
         return Tuning(k or _most_alike(hearings[0].bank), weighting, 0.0 if not calibrated else 1.0, ())
     width = min(k or FIRST_WIDTH, most)
     while True:
         panel = _panel(hearings, weighting, width, class_weight)
         ks = panel.grid() if k is None else [width]
         losses, settings = _fit_grid(panel, weighting, ks)
-        chosen = losses.smallest_within_one_error()
-        if k is not None or chosen < len(ks) - 1 or width == most:
+        if k is not None or int(losses.mean_.argmin()) < len(ks) - 1 or width == most:
             break
         width = min(4 * width, most)
+    chosen = losses.smallest_within_one_error()
     weighting, mass = _refined(panel.nearest(ks[chosen]), *settings[chosen])
     curve = tuple((at, float(m), float(e)) for at, m, e in zip(ks, losses.mean_, losses.error_, strict=True))
     # A given k is kept even where the bank is smaller: it may grow.
