@@ -1,4 +1,4 @@
-"""Write the README's table of speeds from results/synthetic/bench.json.
+"""Write the README's tables: accuracy from results/<data>/main.json, speed from results/synthetic/bench.json.
 
 python benchmarks/readme.py
 """
@@ -7,15 +7,93 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnknn.study.verdicts import JUDGED, short, verdict
+
 ROOT = Path(__file__).resolve().parent.parent
-MARKS = re.compile(r"(<!-- speed:.*?-->\n).*?(<!-- /speed -->)", flags=re.S)
+DATA = ("adult", "letter", "digits", "wine-quality-red", "bank-marketing", "german-credit")
+"""Data sets of the table of accuracy, in its order; one without results is left out."""
+
+ASKED = ("distance", "reliability")
+"""What the attention must be compared with, whatever comes out."""
 
 
-def section(results: dict[str, Any]) -> str:
-    """The table, with the machine it was measured on."""
+def accuracy(reports: Sequence[dict[str, Any]]) -> str:
+    """A table for each report, the command that made it, and what the attention adds."""
+    if not reports:
+        return "## Accuracy\n\nNo results are recorded yet; `attnknn study main` makes them.\n"
+    head = [
+        "## Accuracy",
+        "",
+        "Means over seeds ± half a 95 % t interval; *n* is the number of seeds. Every method has its settings and its",
+        "temperature chosen on training rows; the test rows are predicted once for each method and seed. An ECE is",
+        "followed by its floor: what a perfectly calibrated model would show on as many rows.",
+        "",
+    ]
+    return "\n".join([*head, *("\n".join(_study(report)) for report in reports)])
+
+
+def _study(report: dict[str, Any]) -> list[str]:
+    methods = report["methods"]
+    two_classes = any("auc" in found for found in methods.values())
+    titles = ["method", "accuracy", "NLL", "ECE (floor)", *["AUC"] * two_classes, "*n*"]
+    return [
+        f"**{report['config']['data']}**, {_split(report['config'])}:",
+        "",
+        f"| {' | '.join(titles)} |",
+        f"|{'---|' * len(titles)}",
+        *(_method(name, found, two_classes=two_classes) for name, found in methods.items()),
+        "",
+        *(f"- {sentence}" for sentence in _gains(report.get("differences", {}))),
+        f"- repeat: `{report['command']}`",
+        "",
+    ]
+
+
+def _split(config: dict[str, Any]) -> str:
+    if config["train_rows"] is not None:
+        words = f"the first {config['train_rows']:,} rows train, the others test"
+    else:
+        words = f"{config['test_share']:.0%} of the rows test".replace("%", " %")
+    return words + ", duplicates dropped" * config["drop_duplicates"]
+
+
+def _method(name: str, found: dict[str, Any], *, two_classes: bool) -> str:
+    floor = found.get("ece_floor", {}).get("mean")
+    cells = [
+        f"`{name}`",
+        _estimate(found["accuracy"]),
+        _estimate(found["nll"]),
+        _estimate(found["ece"]) + ("" if floor is None else f" ({short(floor)})"),
+        *([_estimate(found["auc"]) if "auc" in found else "-"] * two_classes),
+        str(sum(value is not None for value in found["accuracy"]["values"])),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _estimate(found: dict[str, Any]) -> str:
+    """Mean ± half the interval; JSON has null for what is not finite, and for the interval of one seed."""
+    mean, low, high = (found[name] for name in ("mean", "low", "high"))
+    if mean is None:
+        return "-"
+    return short(mean) if low is None or high is None else f"{short(mean)} ± {short((high - low) / 2)}"
+
+
+def _gains(differences: dict[str, Any]) -> list[str]:
+    found = differences.get("attention", {})
+    return [
+        verdict("attention", other, JUDGED[metric], found[other][metric])
+        for other in ASKED
+        for metric in ("accuracy", "nll")
+        if metric in found.get(other, {})
+    ]
+
+
+def speed(results: dict[str, Any]) -> str:
+    """The table of speeds, with the machine it was measured on."""
     config, found, machine = results["config"], results["data"]["clustered"], results["environment"]
     fit, held = found["fit"], results["memory"]
     return "\n".join(
@@ -49,16 +127,33 @@ def _row(batch: int, cell: dict[str, Any]) -> str:
     )
 
 
-def updated(readme: str, results: dict[str, Any]) -> str:
-    """The README with its table made anew."""
-    return MARKS.sub(lambda found: found[1] + section(results) + found[2], readme)
+def recorded(results: Path, study: str = "main") -> list[dict[str, Any]]:
+    """The reports of a study that are there, in the order of ``DATA``."""
+    paths = (results / name / f"{study}.json" for name in DATA)
+    return [json.loads(path.read_text()) for path in paths if path.exists()]
+
+
+def updated(readme: str, results: Path) -> str:
+    """The README with its tables made anew from a folder of results."""
+    bench = json.loads((results / "synthetic/bench.json").read_text())
+    made: dict[str, Callable[[], str]] = {
+        "accuracy": lambda: accuracy(recorded(results)),
+        "speed": lambda: speed(bench),
+    }
+    for name, section in made.items():
+        readme = _between(readme, name, section())
+    return readme
+
+
+def _between(readme: str, name: str, section: str) -> str:
+    marks = re.compile(rf"(<!-- {name}:.*?-->\n).*?(<!-- /{name} -->)", flags=re.S)
+    return marks.sub(lambda found: found[1] + section + found[2], readme)
 
 
 def main() -> None:
     """Rewrite README.md."""
-    results = json.loads((ROOT / "results/synthetic/bench.json").read_text())
     readme = ROOT / "README.md"
-    readme.write_text(updated(readme.read_text(), results))
+    readme.write_text(updated(readme.read_text(), ROOT / "results"))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from attnknn.attend import KINDS, Weighting, log_reliability, row_weights
 from attnknn.bank import MemoryBank
 
+NO_QUERIES = np.empty((0, 0))  # only a learned weighting reads them
+
 
 def filled(seed, rows=40, metric="l2", weights=None, groups=None):
     draw = np.random.default_rng(seed)
@@ -52,7 +54,7 @@ def test_weights_follow_their_formulas(seed, scale, trust, weighted):
     class_weight = draw.uniform(0.5, 2, 3) if weighted else None
     near = bank.search(queries, 7)
     for kind in KINDS:
-        weights = Weighting(kind, scale, trust)(near, bank, class_weight=class_weight).numpy()
+        weights = Weighting(kind, scale, trust)(near, bank, NO_QUERIES, class_weight=class_weight).numpy()
         for at in range(len(queries)):
             rows = near.rows[at]
             factor = bank.weights(rows) * (class_weight[bank.labels(rows)] if weighted else 1.0)
@@ -69,7 +71,7 @@ def test_softmax_takes_cosine_and_inner_product_as_they_are(metric):
     similarity = queries @ vectors.T
     if metric == "cosine":
         similarity /= np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(vectors, axis=1)
-    for at, row in enumerate(Weighting("softmax", 2.5)(near, bank).numpy()):
+    for at, row in enumerate(Weighting("softmax", 2.5)(near, bank, NO_QUERIES).numpy()):
         raw = np.exp(2.5 * np.sort(similarity[at])[::-1][:5])
         np.testing.assert_allclose(row, raw / raw.sum(), rtol=1e-6)
 
@@ -78,7 +80,7 @@ def test_softmax_takes_cosine_and_inner_product_as_they_are(metric):
 def test_a_neighbor_that_does_not_exist_weighs_nothing(kind):
     bank, _ = filled(0, rows=4)
     near = bank.search(bank.vectors(bank.live), 4, exclude=bank.ids)  # three others each
-    weights = Weighting(kind, 1.0, 1.0)(near, bank, leaving_out=bank.live).numpy()
+    weights = Weighting(kind, 1.0, 1.0)(near, bank, NO_QUERIES, leaving_out=bank.live).numpy()
     assert (weights[~near.found] == 0).all()
     assert near.found.sum() == 12
     np.testing.assert_allclose(weights.sum(axis=1), 1)
@@ -88,7 +90,7 @@ def test_a_neighbor_that_does_not_exist_weighs_nothing(kind):
 def test_without_any_neighbor_all_weights_are_zero(kind):
     bank, _ = filled(0, rows=1)
     near = bank.search(bank.vectors(bank.live), 1, exclude=bank.ids)
-    assert Weighting(kind, 1.0, 1.0)(near, bank, leaving_out=bank.live).tolist() == [[0.0]]
+    assert Weighting(kind, 1.0, 1.0)(near, bank, NO_QUERIES, leaving_out=bank.live).tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,7 +98,7 @@ def test_a_scale_beyond_reason_gives_finite_weights(kind):
     bank, queries = filled(0)
     near = bank.search(queries, 5)
     for scale in (0.0, 1e-300, 1e300):
-        weights = Weighting(kind, scale, 20.0)(near, bank).numpy()
+        weights = Weighting(kind, scale, 20.0)(near, bank, NO_QUERIES).numpy()
         assert np.isfinite(weights).all()
         np.testing.assert_allclose(weights.sum(axis=1), 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -137,6 +138,19 @@ def test_it_was_really_trained(name):
         first, second = (member.bank.vectors(member.bank.live) for member in members)
         assert np.abs(first - second).max() > 0.1  # members of their own
         assert not same(*([*member.network.state_dict().values()] for member in members))
+
+
+@pytest.mark.parametrize("twins", [False, True])
+def test_random_labels_are_answered_with_the_odds_of_chance(twins):
+    """Whoever saw its own label while it learned, or that of its twin, would be sure of itself, and wrong."""
+    draw = np.random.default_rng(0)
+    X, y = draw.normal(size=(180 if twins else 360, 4)), draw.integers(0, 3, 180 if twins else 360)
+    if twins:
+        X, y = np.repeat(X, 2, axis=0), np.repeat(y, 2)
+    model = unfitted("periodic").fit(X, y)
+    asked, truth = draw.normal(size=(1000, 4)), draw.integers(0, 3, 1000)
+    nll = -np.log(model.predict_proba(asked)[np.arange(1000), truth])
+    assert np.log(3) - 0.03 < nll.mean() < np.log(3) + 0.06
 
 
 @every_model
@@ -415,15 +429,16 @@ def test_edits_of_the_first_model_do_not_reach_the_other():
     assert later.bank_.ids == model.bank_.ids
 
 
-def test_other_weights_after_a_new_class_know_every_class_by_its_name():
+@pytest.mark.parametrize("new", ["half", "z last"])
+def test_other_weights_after_a_new_class_know_every_class_by_its_name(new):
     """What judged the fit was numbered before the class came."""
     model = unfitted("periodic", calibration="isotonic").fit(*table(320))
-    model.add(table(6, 12)[0], ["half"] * 6, classes=["half"])
+    model.add(table(6, 12)[0], [new] * 6, classes=[new])
     other = model.with_weights("softmax")
     plain = unfitted("periodic", weights="softmax", embedder="periodic", calibration="isotonic").fit(*table(320))
     curves = dict(zip(other.classes_, other.voter_.calibrator.curves, strict=True))
     expected = dict(zip(plain.classes_, plain.voter_.calibrator.curves, strict=True))
-    assert curves["half"] == ((0.0, 1.0), (0.0, 1.0))
+    assert curves[new] == ((0.0, 1.0), (0.0, 1.0))
     for label in plain.classes_:
         np.testing.assert_allclose(np.ravel(curves[label]), np.ravel(expected[label]), atol=0.05)
 
@@ -514,19 +529,17 @@ def test_a_fit_that_was_killed_twice_goes_on_to_the_same_model(monkeypatch, tmp_
     """Once while the second fold's embedder is trained, once while an attention is."""
     asked = table(30, 9)[0]
     training = TrainingOptions(**{**SHORT.state(), "checkpoint": tmp_path / "fit"})
-    write, left = loop.write_checkpoint, [4, 25]
+    write, targets = loop.write_checkpoint, ["m0f1", "attention"]
 
-    def killed(path, *given):
-        write(path, *given)
-        left[0] -= 1
-        if left[0] == 0:
-            left.pop(0)
-            raise KeyboardInterrupt(path.name)
+    def killed(path, identity, state):
+        write(path, identity, state)
+        if targets and path.name.startswith(targets[0]) and state["next"] == 2:
+            raise KeyboardInterrupt(targets.pop(0))
 
     model = unfitted("two members", training=training)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "write_checkpoint", killed)
-        for name in ("m0f1", "attention"):
+        for name in tuple(targets):
             with pytest.raises(KeyboardInterrupt, match=name):
                 model.fit(*table(360))
     model.fit(*table(360))
@@ -686,3 +699,19 @@ def test_whole_files_that_do_not_belong_together_are_refused(folder, tmp_path):
         except CorruptModel:
             continue
         pytest.fail(f"loaded with {name}")
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "format-2"
+
+
+def test_files_of_format_2_still_load_and_answer_as_they_did_when_written():
+    recorded = json.loads((GOLDEN / "expected.json").read_text())
+    assert json.loads((GOLDEN / "model" / "manifest.json").read_text())["format"] == 2
+    model = AttnKNNClassifier.load(GOLDEN / "model", device="cpu")
+    assert [member.weigher.kind for member in model.voter_.members] == ["attention"] * 2
+    np.testing.assert_array_equal(model.classes_, recorded["classes"])
+    asked = pd.DataFrame(recorded["rows"])
+    # Products of matrices may round otherwise on another machine.
+    np.testing.assert_allclose(model.predict_proba(asked), recorded["probabilities"], rtol=0, atol=1e-5)
+    for said, weights in zip(model.explain(asked), recorded["weights"], strict=True):
+        assert {reason.id: reason.weight for reason in said.neighbors} == pytest.approx(weights, abs=1e-5)

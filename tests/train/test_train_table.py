@@ -270,7 +270,7 @@ def test_the_checkpoint_of_another_training_is_refused(differs, tmp_path):
 
 def test_epochs_stops_on_the_schedule_of_the_whole():
     rows = tangled(120)
-    options = replace(QUICK, epochs=6, ema=None)
+    options = replace(QUICK, epochs=6, ema=None, patience=None)
     with random_kept(torch.device("cpu")):
         seed_torch(0, torch.device("cpu"))
         start = NETWORKS["periodic"].start(rows.features, range(6), embed_dim=8)

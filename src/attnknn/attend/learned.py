@@ -96,6 +96,9 @@ class LearnedWeighting:
             )
         return facts
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"attention": self.attention, "_sums": None}  # another process has other banks
+
     def state(self) -> dict[str, Any]:
         """Shape of the attention, for JSON; its weights are ``attention.state_dict()``."""
         attention = self.attention

@@ -46,7 +46,7 @@ class PeriodicEmbedder(nn.Module):
         width: Width of the encoded rows.
         numbers: Which of their columns are numbers.
         embed_dim: Width of the vectors.
-        frequencies: Waves for each number.
+        frequencies: Waves for each number; by default 48, fewer from 17 numbers on, never below 16.
         sigma: Spread of the frequencies at the start; larger bends more.
         number_width: How wide each number becomes.
         blocks: Residual blocks after the linear map.
@@ -62,7 +62,7 @@ class PeriodicEmbedder(nn.Module):
         numbers: Sequence[int],
         *,
         embed_dim: int = 128,
-        frequencies: int = 48,
+        frequencies: int | None = None,
         sigma: float = 0.05,
         number_width: int = 16,
         blocks: int = 0,
@@ -74,6 +74,8 @@ class PeriodicEmbedder(nn.Module):
         taken = set(self.numbers)
         self.others = tuple(at for at in range(width) if at not in taken)
         self.sigma = sigma
+        if frequencies is None:  # many numbers say the same in several ways: they need fewer waves each
+            frequencies = min(48, max(16, 768 // max(1, len(self.numbers))))
         self.normal = QuantileNormal(len(self.numbers), knots)
         count, reach = len(self.numbers), 1 / math.sqrt(2 * frequencies)
         self.frequencies = nn.Parameter(torch.randn(count, frequencies) * sigma)

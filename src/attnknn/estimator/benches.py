@@ -77,6 +77,15 @@ class Bench:
     seed: int
 
 
+def renumbered(bench: Bench, place: NDArray[np.int64]) -> Bench:
+    """The same bench where class i so far is class ``place[i]`` from now on."""
+    hearings = []
+    for bank, judges in ((each.bank.copy(), each.judges) for each in bench.hearings):
+        bank.update(bank.ids, labels=place[bank.labels(bank.live)])
+        hearings.append(Hearing(bank, replace(judges, labels=place[judges.labels])))
+    return replace(bench, hearings=tuple(hearings))
+
+
 @dataclass(frozen=True, slots=True)
 class School:
     """How members are trained."""

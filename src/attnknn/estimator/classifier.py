@@ -20,7 +20,7 @@ from attnknn.bank.lock import ReadersWriterLock
 from attnknn.embed import NETWORKS, Embedder
 from attnknn.errors import InvalidInput
 from attnknn.estimator import saved
-from attnknn.estimator.benches import ENCODERS, Lesson, Search, lesson_of, make_benches
+from attnknn.estimator.benches import ENCODERS, Lesson, Search, lesson_of, make_benches, renumbered
 from attnknn.estimator.fitting import Wish, fit_voter, has_free_parts, twins, wished
 from attnknn.estimator.inputs import (
     Rows,
@@ -34,13 +34,15 @@ from attnknn.estimator.inputs import (
 from attnknn.estimator.options import (
     Options,
     check_options,
+    check_that_all_is_read,
     chosen_embedder,
     search_device,
     search_index,
     search_metric,
 )
+from attnknn.estimator.reasons import explained
 from attnknn.estimator.voter import Floats
-from attnknn.predict import Explanation, Explanations, Poll, Reason
+from attnknn.predict import Explanation, Explanations
 from attnknn.predict.abstain import abstained, threshold
 from attnknn.train import TrainingOptions
 
@@ -143,9 +145,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = checked_rows(self, X, reset=True)
         labels = checked_labels(y)
         if len(labels) != len(rows):
-            raise InvalidInput(
-                f"Found input variables with inconsistent numbers of samples: {[len(rows), len(labels)]}"
-            )
+            raise InvalidInput(f"inconsistent numbers of samples: {len(rows)} rows, {len(labels)} labels")
         self.classes_ = with_classes(np.unique(labels), classes)
         codes = codes_of(labels, self.classes_)
         factors = class_weights(self.class_weight, self.classes_, labels)
@@ -171,6 +171,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Lesson, str]:
         """The rows, encoded, and the kind of embedder they ask for."""
         kind = chosen_embedder(self.embedder, self.weights, rows)
+        check_that_all_is_read(self, kind)
         self.embedder_: Embedder = ENCODERS[kind]().fit(rows)
         features = self.embedder_.transform(rows)
         apart = None if groups is None else numbered_groups(groups)
@@ -195,7 +196,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             attention: As in the constructor.
         """
         check_is_fitted(self)
-        if not hasattr(self, "_benches"):
+        if not getattr(self, "_benches", None):
             raise InvalidInput("a loaded model has no validation rows any more; fit it anew with other weights")
         other: Self = copy(self).set_params(weights=weights, attention=attention)
         options = check_options(clone(other).set_params(embedder="auto", training=None, n_estimators=1))
@@ -315,7 +316,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with self._guard.read():
             prior = self.voter_.prior
             for poll in self.voter_.polls(features):
-                each.extend(self._explained(poll, prior))
+                each.extend(explained(poll, prior, self.voter_, self.embedder_, self.classes_))
         return Explanations(each)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -385,27 +386,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         bank = self.voter_.bank
         self.voter_.relabel(ids, place[bank.labels(bank.rows(ids))])
         self.voter_ = self.voter_.extended(place, len(known))
+        self._benches = [renumbered(bench, place) for bench in getattr(self, "_benches", ())]
         self.classes_ = known
-
-    def _explained(self, poll: Poll, prior: Floats) -> Iterable[Explanation]:
-        chances = self.voter_.finished(poll, prior)
-        heat = self.voter_.temperatures(poll.density)
-        evidence, labels = poll.evidence.numpy(), self.classes_.tolist()
-        for at in range(len(poll)):
-            shares = poll.shares(at)
-            rows = self.embedder_.describe(self.voter_.encoded([name for name, *_ in shares]))
-            yield Explanation(
-                prediction=labels[int(chances[at].argmax())],
-                probabilities=dict(zip(labels, chances[at].tolist(), strict=True)),
-                evidence=dict(zip(labels, evidence[at].tolist(), strict=True)),
-                prior=dict(zip(labels, prior.tolist(), strict=True)),
-                prior_mass=self.voter_.mass,
-                temperature=None if heat is None else float(heat[at]),
-                neighbors=tuple(
-                    Reason(id=name, label=labels[code], distance=gap, weight=weight, row=row)
-                    for (name, code, gap, weight), row in zip(shares, rows, strict=True)
-                ),
-            )
 
     def _chosen(self) -> str:
         voter = self.voter_

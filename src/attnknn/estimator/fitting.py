@@ -20,13 +20,14 @@ from attnknn.estimator.voter import AS_VOTED, Member, Voter
 from attnknn.ops import vote
 from attnknn.predict import Poll, answer
 from attnknn.train import Hearing, History, Judges, Tuning, choose_judges, train_attention, tune
-from attnknn.train.attention import Seen
+from attnknn.train.attention import MOST_CELLS, Seen
 
 Floats = NDArray[np.float64]
 
 DENSITY_FROM: Final = 200
 """Judges from which ``calibration="auto"`` fits a temperature that follows density."""
 
+_ROUNDING: Final = 1e-6
 _MOST_CELLS: Final = 4_000_000  # judges x neighbors that calibration looks at
 
 
@@ -145,7 +146,7 @@ def _attention(
         half = np.arange(len(held)) % 2 == 0
         held, court = held.take(half), held.take(~half)
         name = f"attention-{bench.seed}-{number}"
-        weigher, history = _train(hearing, learn, held, tuning, wish, parts, bench.seed, name)
+        weigher, history = _train(hearing, learn, held, tuning, wish, parts, bench.seed, name, len(hearings))
         weighers.append(weigher)
         epochs.append(history.best_epoch)
         seen = Seen.by(Hearing(hearing.bank, court), tuning.k, wish.class_weight, _MOST_CELLS)
@@ -159,17 +160,17 @@ def _attention(
     everyone = Hearing(bench.bank, Judges.of(bench.bank, bench.bank.live).able(bench.bank, wish.class_weight))
     last = max(1, round(float(np.mean(epochs))))
     learn = everyone.judges.take(np.random.default_rng(bench.seed).permutation(len(everyone.judges)))
-    final, _ = _train(everyone, learn, None, tuning, wish, parts, bench.seed, f"attention-{bench.seed}", last)
+    final, _ = _train(everyone, learn, None, tuning, wish, parts, bench.seed, f"attention-{bench.seed}", 1, last)
     return final, tuple(weighers)
 
 
 def helps(gains: Floats, importance: Floats) -> bool:
-    """Whether the mean gain is more than its standard error."""
+    """Whether the mean gain is more than its standard error, and more than rounding."""
     if len(gains) < 2:
         return False
     share = importance / importance.sum()
     mean = float(share @ gains)
-    return mean > float(np.sqrt(share**2 @ (gains - mean) ** 2)) and mean > 0
+    return mean > max(_ROUNDING, float(np.sqrt(share**2 @ (gains - mean) ** 2)))
 
 
 def _learners(hearing: Hearing, wish: Wish, seed: int) -> tuple[Judges, Judges]:
@@ -191,6 +192,7 @@ def _train(
     parts: AttentionOptions,
     seed: int,
     name: str,
+    turns: int,
     epochs: int | None = None,
 ) -> tuple[LearnedWeighting, History]:
     return train_attention(
@@ -206,6 +208,7 @@ def _train(
         seed=seed,
         device=wish.device,
         epochs=epochs,
+        cells=MOST_CELLS // turns,
         checkpoint=None if wish.checkpoint is None else wish.checkpoint / f"{name}.pt",
         progress=f"training {name}" if wish.progress else None,
     )

@@ -56,7 +56,7 @@ def check_options(model: Any) -> Options:
     _one_of("index", model.index, ("auto", *INDEXES))
     _one_of("calibration", model.calibration, CALIBRATIONS)
     _one_of("device", str(model.device).split(":")[0], ("auto", "cpu", "cuda", "mps"))
-    _check_that_all_is_read(model)
+    check_that_all_is_read(model, model.embedder)
     share = model.validation_fraction
     if isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) < 1:
         raise InvalidInput(f"validation_fraction must be between 0 and 1, got {share!r}")
@@ -70,14 +70,15 @@ def check_options(model: Any) -> Options:
         raise InvalidInput(f"n_neighbors: {problem}; or 'auto'") from problem
 
 
-def _check_that_all_is_read(model: Any) -> None:
-    learned = model.embedder in NETWORKS or (model.embedder == "auto" and model.weights == "attention")
+def check_that_all_is_read(model: Any, embedder: str) -> None:
+    """Refuse options that nothing would read with this embedder; asked again once ``auto`` has been decided."""
+    learned = embedder in NETWORKS or (embedder == "auto" and model.weights == "attention")
     members = model.n_estimators
     if isinstance(members, bool) or not isinstance(members, Integral) or int(members) < 1:
         raise InvalidInput(f"n_estimators must be a whole number of at least 1, got {members!r}")
     if int(members) > 1 and not learned:
         raise InvalidInput(
-            f"n_estimators={members}: embedder={model.embedder!r} with weights={model.weights!r} trains nothing, "
+            f"n_estimators={members}: embedder={embedder!r} with weights={model.weights!r} trains nothing, "
             "so there is nothing to average; use 1"
         )
     for name, kind in (("attention", AttentionOptions), ("training", TrainingOptions)):
@@ -86,30 +87,29 @@ def _check_that_all_is_read(model: Any) -> None:
             raise InvalidInput(f"{name} must be None or {kind.__name__}(...), got {given!r}")
     if model.attention is not None and model.weights != "attention":
         raise InvalidInput(f"attention options were given, but weights={model.weights!r} reads none")
-    if model.training is None or learned:
-        _check_shape(model)
-        return
-    usual = TrainingOptions()
+    if model.training is not None:
+        _check_training(model, embedder, learned)
+
+
+def _check_training(model: Any, embedder: str, learned: bool) -> None:
+    usual, training = TrainingOptions(), model.training
+    attends = model.weights == "attention" and bool((model.attention or AttentionOptions()).parts)
+    if not learned and not attends:
+        raise InvalidInput(
+            f"training options were given, but embedder={embedder!r} with weights={model.weights!r} trains nothing"
+        )
     for field in fields(TrainingOptions):
-        read = model.weights == "attention" and field.name in _READ_BY_ATTENTION
-        if not read and getattr(model.training, field.name) != getattr(usual, field.name):
+        name = field.name
+        read = learned if name not in _READ_BY_ATTENTION else attends or (learned and name != "entropy")
+        if name == "blocks":
+            read = read and embedder in ("auto", "periodic")
+        if name == "embed_dim":
+            read = read and embedder != "linear"
+        if not read and getattr(training, name) != getattr(usual, name):
             raise InvalidInput(
-                f"training option {field.name} was given, but embedder={model.embedder!r} with "
+                f"training option {name} was given, but embedder={embedder!r} with "
                 f"weights={model.weights!r} does not read it"
             )
-    if model.weights != "attention":
-        raise InvalidInput(f"training options were given, but weights={model.weights!r} reads none")
-
-
-def _check_shape(model: Any) -> None:
-    """Options of the embedder's shape that the embedder does not have."""
-    training = model.training
-    if training is None:
-        return
-    if training.blocks is not None and model.embedder in ("tabular", "linear"):
-        raise InvalidInput(f"training option blocks: embedder={model.embedder!r} has none")
-    if training.embed_dim is not None and model.embedder == "linear":
-        raise InvalidInput("training option embed_dim: embedder='linear' keeps the width of the given vectors")
 
 
 def chosen_embedder(embedder: str, weights: str, rows: Rows) -> str:

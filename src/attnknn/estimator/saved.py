@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from sklearn import __version__ as sklearn_version
@@ -88,8 +89,10 @@ def read(path: str | os.PathLike[str], model_class: Any, device: str | None) -> 
         raise
     except CorruptModel as problem:
         raise CorruptModel(f"{os.fspath(path)}: {problem}") from problem
-    except (AttnKNNError, KeyError, TypeError, ValueError, AttributeError) as broken:
-        raise CorruptModel(f"{os.fspath(path)}: model.json does not describe a classifier: {broken}") from broken
+    except (AttnKNNError, SafetensorError, KeyError, TypeError, ValueError, AttributeError) as broken:
+        raise CorruptModel(
+            f"{os.fspath(path)}: its files do not describe a classifier (model.json): {broken}"
+        ) from broken
 
 
 def _built(files: Mapping[str, bytes], model_class: Any, device: str | None) -> Any:

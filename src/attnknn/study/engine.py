@@ -140,10 +140,9 @@ def _scored(
         "uncalibrated": scores(said.uncalibrated, truth, job.recipe.draws),
     }
     arrays = {
-        "probabilities": said.calibrated,
-        "uncalibrated": said.uncalibrated,
-        "labels": truth,
-        "rows": at.test,
+        "probabilities": said.calibrated.astype(np.float32),  # the metrics above are of all digits
+        "labels": truth.astype(np.int32),
+        "rows": at.test.astype(np.int32),
         "classes": np.asarray(job.task.classes),
     }
     if job.recipe.train_rows is not None:  # seeds share their test rows, so that draws of them can be paired

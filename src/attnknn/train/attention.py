@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -165,6 +166,8 @@ def start_attention(
         middle = float(np.median(gaps)) if len(gaps) else 0.0
         unit = middle if middle > 0 else 1.0
     scale = float(np.clip(weighting.scale * unit, low, high))
+    if bank.metric != "cosine":
+        unit = scale / weighting.scale  # so that it starts as the softmax weighting, whatever the scale
     with random_kept(torch.device("cpu")):
         seed_torch(seed, torch.device("cpu"))
         return MultiHeadNeighborAttention(bank.dim, options, metric=bank.metric, scale=scale, unit=unit)
@@ -184,6 +187,7 @@ def train_attention(
     seed: int,
     device: str = "cpu",
     epochs: int | None = None,
+    cells: int = MOST_CELLS,
     checkpoint: Path | None = None,
     progress: str | None = None,
 ) -> tuple[LearnedWeighting, History]:
@@ -204,19 +208,43 @@ def train_attention(
         seed: Of the start, the batches and dropout.
         device: Where.
         epochs: Stop after so many, on the same schedule; for a training without validation rows.
+        cells: Most rows x neighbors to train on, and to validate on.
         checkpoint: File to save to and go on from.
         progress: Title of a progress bar.
     """
-    learners = Seen.by(Hearing(bank, learn), k, class_weight, MOST_CELLS)
-    seen = None if held is None else Seen.by(Hearing(bank, held), k, class_weight, MOST_CELLS)
+    learners = Seen.by(Hearing(bank, learn), k, class_weight, cells)
+    seen = None if held is None else Seen.by(Hearing(bank, held), k, class_weight, cells)
     attention = start_attention(bank, weighting, options, learners.near, seed=seed).to(device)
     task = VoteTask(attention, learners, seen, mass=mass, class_weight=class_weight, entropy=entropy)
     loop = LoopOptions(
         epochs=EPOCHS, lr=_LR, weight_decay=1e-2, warmup=0.1, clip=1.0, validate_first=seen is not None
     )
     with threads_for(len(bank)):
-        history = run(task, loop, seed=seed, device=device, last=epochs, checkpoint=checkpoint, progress=progress)
+        history = run(
+            task,
+            loop,
+            seed=seed,
+            device=device,
+            last=epochs,
+            checkpoint=checkpoint,
+            fingerprint=_fingerprint(task, weighting, k),
+            progress=progress,
+        )
     return LearnedWeighting(attention), history
+
+
+def _fingerprint(task: VoteTask, weighting: Weighting, k: int) -> str:
+    """What data and settings a checkpoint belongs to."""
+    told = [weighting.state(), task.model.options.state(), k, task.mass, task.entropy, task.class_weight.tolist()]
+    digest = hashlib.sha256(repr(told).encode())
+    bank = task.learn.bank
+    for array in (bank.vectors(bank.live), bank.labels(bank.live), bank.weights(bank.live)):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    for seen in (task.learn, task.held):
+        if seen is not None:
+            for array in (seen.judges.vectors, seen.judges.labels, seen.judges.weights, seen.near.distances):
+                digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def part_sizes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Final, Literal, get_args
 
 from attnknn.errors import InvalidInput
@@ -68,7 +69,7 @@ class LoopOptions:
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return type(value) is not bool and isinstance(value, Integral) and int(value) >= 1
 
 
 def _require(holds: bool, name: str, wanted: str, got: Any) -> None:

@@ -73,7 +73,10 @@ class TrainingOptions:
     checkpoint: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        self.loop(1)  # checks what the loop reads
+        try:
+            self.loop(1)  # checks what the loop reads
+        except TypeError as problem:
+            raise InvalidInput(f"an option of training is of the wrong type: {problem}") from problem
         for name in ("batch_size", "embed_dim"):
             _check(name, getattr(self, name), "a whole number of at least 1", whole=True)
         _check("blocks", self.blocks, "a whole number of at least 0", whole=True, low=0)

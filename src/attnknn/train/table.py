@@ -145,11 +145,14 @@ class NcaTask:
             )
         }
         if self.model.head is not None:
-            logits = self.model.head(queries)
-            smooth = options.label_smoothing
-            parts["auxiliary"] = options.auxiliary * F.cross_entropy(
-                logits, labels[: len(batch)], label_smoothing=smooth
+            each = F.cross_entropy(
+                self.model.head(queries),
+                labels[: len(batch)],
+                label_smoothing=options.label_smoothing,
+                reduction="none",
             )
+            share = rows.weights[batch] / rows.weights[batch].sum().clamp(min=1e-12)
+            parts["auxiliary"] = options.auxiliary * (share * each).sum()
         if options.contrastive:
             parts["contrastive"] = options.contrastive * self._contrastive(batch, random)
         return parts
@@ -230,7 +233,7 @@ def train_network(
     with random_kept(torch.device("cpu")):
         seed_torch(seed, torch.device("cpu"))
         network = NETWORKS[kind].start(rows.features, layout.numbers, **given)
-    task = NcaTask(network, rows, held, classes=classes, layout=layout, options=options, device=device)
+        task = NcaTask(network, rows, held, classes=classes, layout=layout, options=options, device=device)
     loop: LoopOptions = options.loop(len(rows))
     if held is None:
         loop = replace(loop, patience=None)  # nothing to be impatient about
@@ -242,7 +245,7 @@ def train_network(
             device=device,
             last=epochs,
             checkpoint=checkpoint,
-            fingerprint=_hash(rows, held),
+            fingerprint=_fingerprint(rows, held, options),
             progress=progress,
         )
     return network.eval(), history
@@ -275,9 +278,10 @@ def _gaps(queries: Tensor, keys: Tensor, metric: Any) -> Tensor:
     return torch.cdist(queries, keys, compute_mode="use_mm_for_euclid_dist")
 
 
-def _hash(rows: Rows, held: Rows | None) -> str:
-    """What data a checkpoint belongs to."""
-    digest = hashlib.sha256()
+def _fingerprint(rows: Rows, held: Rows | None, options: TrainingOptions) -> str:
+    """What data and options a checkpoint belongs to."""
+    told = {name: value for name, value in options.state().items() if name != "checkpoint"}
+    digest = hashlib.sha256(repr(sorted(told.items())).encode())
     for part in (rows, held):
         if part is not None:
             for array in (part.features, part.labels, part.weights, part.groups):
