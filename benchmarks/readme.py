@@ -28,9 +28,9 @@ def accuracy(reports: Sequence[dict[str, Any]]) -> str:
     head = [
         "## Accuracy",
         "",
-        "Means over seeds ± half a 95 % t interval; *n* is the number of seeds. Every method has its settings and its",
-        "temperature chosen on training rows; the test rows are predicted once for each method and seed. An ECE is",
-        "followed by its floor: what a perfectly calibrated model would show on as many rows.",
+        "Means over seeds ± half a 95 % t interval; *n* is the number of seeds. Every method has its settings and",
+        "its temperature chosen on training rows; test rows are predicted once for each method and seed. An ECE",
+        "is followed by its floor: what a perfectly calibrated model would show on as many rows.",
         "",
     ]
     return "\n".join([*head, *("\n".join(_study(report)) for report in reports)])
