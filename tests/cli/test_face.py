@@ -25,6 +25,9 @@ COMMANDS = [
     ["bank", "relabel"],
     ["data", "list"],
     ["data", "verify"],
+    ["study", "list"],
+    ["study", "main"],
+    ["study", "ablation"],
 ]
 
 
@@ -60,13 +63,11 @@ def test_version_is_said(attnknn):
 
 
 def test_choices_are_those_of_the_packages():
-    from attnknn.attend import KINDS
     from attnknn.bank import INDEXES
-    from attnknn.embed import EMBEDDERS
-    from attnknn.estimator.options import CALIBRATIONS
+    from attnknn.estimator.options import CALIBRATIONS, EMBEDDERS, WEIGHTS
     from attnknn.ops import METRICS
 
-    assert {each.value for each in choices.Weights} == set(KINDS)
+    assert {each.value for each in choices.Weights} == set(WEIGHTS)
     assert {each.value for each in choices.Embedder} == set(EMBEDDERS)
     assert {each.value for each in choices.Metric} == {"auto", *METRICS}
     assert {each.value for each in choices.Index} == {"auto", *INDEXES}

@@ -25,7 +25,7 @@ from attnknn import (
 from attnknn.attend import LearnedWeighting
 from attnknn.bank.folder import read_folder, write_folder
 from attnknn.embed import embed
-from attnknn.estimator.options import chosen_embedder
+from attnknn.estimator.options import chosen_embedders
 from attnknn.train import loop
 
 SHORT = TrainingOptions(epochs=3, lr=1e-2, embed_dim=8)
@@ -476,7 +476,7 @@ REFUSED = [
     ({"attention": AttentionOptions(), "weights": "softmax"}, "attention.*softmax"),
     ({"attention": AttentionOptions(), "weights": "reliability"}, "attention.*reliability"),
     ({"training": TrainingOptions(), "weights": "uniform"}, "training.*uniform"),
-    ({"training": TrainingOptions(epochs=2), "weights": "softmax"}, "epochs.*softmax"),
+    ({"training": TrainingOptions(epochs=2), "weights": "softmax"}, "training.*softmax"),
     ({"training": TrainingOptions(epochs=2), "embedder": "identity"}, "epochs.*identity"),
     ({"training": TrainingOptions(epochs=2), "embedder": "standardize"}, "epochs.*standardize"),
     ({"training": TrainingOptions(embed_dim=8), "embedder": "linear"}, "embed_dim.*linear"),
@@ -529,7 +529,7 @@ def test_a_fit_that_was_killed_twice_goes_on_to_the_same_model(monkeypatch, tmp_
     """Once while the second fold's embedder is trained, once while an attention is."""
     asked = table(30, 9)[0]
     training = TrainingOptions(**{**SHORT.state(), "checkpoint": tmp_path / "fit"})
-    write, targets = loop.write_checkpoint, ["m0f1", "attention"]
+    write, targets = loop.write_checkpoint, ["periodic-0-1", "attention"]
 
     def killed(path, identity, state):
         write(path, identity, state)
@@ -584,8 +584,24 @@ def test_auto_projects_more_than_256_numeric_columns():
     X, y = points(100, width=257)
     model = AttnKNNClassifier(5, training=TrainingOptions(epochs=1), random_state=0).fit(X, y)
     assert (network_of(model), model.bank_.metric) == ("linear", "cosine")
-    assert chosen_embedder("auto", "attention", X[:, :256]) == "periodic"
-    assert chosen_embedder("auto", "softmax", X) == "standardize"
+    assert chosen_embedders(AttnKNNClassifier(), X[:, :256]) == ("periodic", "linear")
+    assert chosen_embedders(AttnKNNClassifier(weights="softmax"), X) == ("standardize",)
+
+
+@pytest.mark.parametrize("common", [True, False], ids=["one unit", "many units"])
+def test_the_validation_rows_choose_between_a_table_and_a_projection(common):
+    """Directions decide the class: seen at once where columns share a unit, hidden where each has its own."""
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 3, 600)
+    X = np.eye(3)[y] @ draw.normal(size=(3, 6)) * draw.lognormal(sigma=1.5, size=(600, 1))
+    X = X + 0.2 * draw.normal(size=X.shape)
+    if not common:
+        X = X * np.logspace(-4, 4, 6) + 1e5 * np.logspace(-4, 4, 6)
+    model = AttnKNNClassifier(training=TrainingOptions(epochs=6), random_state=0).fit(X, y)
+    assert network_of(model) == ("linear" if common else "periodic")
+    assert model.score(X, y) > 0.8
+    told = model.explain(X[:1])[0].neighbors[0].row
+    assert list(told) == [f"x{at}" for at in range(6)]
 
 
 def test_auto_takes_a_table_for_a_table():
@@ -597,7 +613,7 @@ def test_auto_takes_a_table_for_a_table():
     assert network_of(AttnKNNClassifier(5, weights="softmax").fit(*table(320))) is None
 
 
-def test_fewer_than_300_rows_are_trained_on_when_asked_and_too_few_with_a_warning():
+def test_fewer_than_500_rows_are_trained_on_when_asked_and_too_few_with_a_warning():
     X, y = table(100)
     assert network_of(unfitted("periodic").fit(X, y)) == "periodic"
     with pytest.warns(UserWarning, match="nothing is trained"):

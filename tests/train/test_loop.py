@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from attnknn.errors import InvalidInput, MissingDevice
+from attnknn.errors import InvalidInput, MissingDevice, TrainingDiverged
 from attnknn.train.loop import LoopOptions, run
 
 QUICK = LoopOptions(epochs=4, lr=0.05)
@@ -275,7 +275,7 @@ def test_a_loss_that_is_not_finite_is_named_and_does_not_spoil_the_weights(bad):
             return parts | {"size": parts["size"] * (bad if self.calls == 5 else 1)}
 
     task = Diverging()
-    with pytest.raises(InvalidInput, match=f"'size' is {bad} at epoch 2, step 2"):
+    with pytest.raises(TrainingDiverged, match=f"'size' is {bad} at epoch 2, step 2"):
         run(task, QUICK, seed=0)
     assert all(each.isfinite().all() for each in task.model.parameters())
 
@@ -285,7 +285,7 @@ def test_a_gradient_that_is_not_finite_is_named():
         def losses(self, batch, random):
             return {"root": (self.model(self.x[batch]) * 0).square().sum().sqrt()}  # 0, but steep
 
-    with pytest.raises(InvalidInput, match="norm of the gradient is nan at epoch 1, step 1"):
+    with pytest.raises(TrainingDiverged, match="norm of the gradient is nan at epoch 1, step 1"):
         run(Root(), QUICK, seed=0)
 
 

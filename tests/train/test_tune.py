@@ -81,16 +81,21 @@ def test_the_prior_leaves_the_judge_out():
         np.testing.assert_allclose(prior[judge], np.array(mass) / sum(mass), atol=1e-12)
 
 
+def able(bank, class_weight):
+    return Judges.of(bank, bank.live).able(bank, class_weight).rows.tolist()
+
+
 def test_judges_that_nothing_could_predict_are_skipped():
     draw = np.random.default_rng(0)
     X, y = draw.normal(size=(12, 2)), np.array([0] * 6 + [1] * 4 + [2, 3])
     weights = np.array([0.0] + [1.0] * 9 + [1.0, 1.0])
-    judges = tuned(bank_of(X, y, weights=weights), "uniform").judges
-    assert judges.tolist() == list(range(1, 10))  # not the weightless one, not the lonely ones
-    without = tuned(bank_of(X, y), "uniform", class_weight=np.array([1.0, 0.0, 1.0, 1.0])).judges
-    assert without.tolist() == list(range(6))
+    bank = bank_of(X, y, weights=weights)
+    assert able(bank, np.ones(4)) == list(range(1, 10))  # not the weightless one, not the lonely ones
+    assert able(bank_of(X, y), np.array([1.0, 0.0, 1.0, 1.0])) == list(range(6))
+    outside = Judges(X, y, np.ones(12))
+    few = bank_of(X[:8], y[:8])
+    assert outside.able(few, np.ones(4)).labels.tolist() == [0] * 6 + [1] * 4  # whoever has a class there
     lonely = tuned(bank_of(np.eye(3), [0, 1, 2]), "softmax")
-    assert len(lonely.judges) == 0
     assert lonely.curve == ()
     assert lonely.k == 1
 

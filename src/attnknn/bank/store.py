@@ -89,8 +89,6 @@ class Store:
         if len(set(keys)) < len(keys):
             raise InvalidInput("ids must differ from each other; the same id was given twice")
         self._row_of.update(zip(keys, range(self.capacity, self.capacity + len(keys)), strict=True))
-        numbers = [name for name in names if isinstance(name, int)]
-        self._next_id = max(self._next_id, 1 + max(numbers, default=-1))  # a number names one row, for good
         self.names.extend(names)
         self.metadata.extend(metadata)
         self._vectors.extend(vectors)
@@ -170,7 +168,7 @@ class Store:
                 checked_metadata(rows["metadata"], count),
                 checked_features(tensors.get("features"), count, width),
             )
-            store._next_id = max(store._next_id, rows["next_id"])
+            store._next_id = rows["next_id"]
         except CorruptModel:
             raise
         except Exception as broken:  # whatever a foreign file trips over

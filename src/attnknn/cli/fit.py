@@ -64,7 +64,9 @@ def fit(
         typer.Option(metavar="SHARE", min=0.0, max=0.9, help="Share of the rows to hold out and evaluate on."),
     ] = 0.0,
     seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**31 - 1, help="Seed of what is drawn.")] = 0,
-    device: Annotated[str, typer.Option(metavar="NAME", help="Where to search: auto, cpu, cuda or mps.")] = "auto",
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="Where to train and search: auto, cpu, cuda or mps.")
+    ] = "auto",
     data_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the data sets' files; else $ATTNKNN_DATA.")
     ] = None,

@@ -47,7 +47,7 @@ def features(model: AttnKNNClassifier, rows: Rows) -> tuple[Any, list[str]]:
 def chosen(model: AttnKNNClassifier) -> dict[str, Any]:
     """What a fitted model consists of."""
     voter = model.voter_
-    weighting = voter.weighting
+    weighting, network = voter.weighting, voter.members[0].network
     return {
         "rows": len(voter.bank),
         "classes": len(model.classes_),
@@ -58,7 +58,7 @@ def chosen(model: AttnKNNClassifier) -> dict[str, Any]:
         "trust": getattr(weighting, "trust", None) if weighting.kind == "reliability" else None,
         "prior_mass": voter.mass,
         "calibrator": voter.calibrator.kind,
-        "embedder": str(model.embedder_.state()["kind"]),
+        "embedder": network.kind if network is not None else str(model.embedder_.state()["kind"]),
         "index": voter.bank.index,
         "metric": voter.bank.metric,
         "dim": voter.bank.dim,

@@ -43,7 +43,9 @@ def command(study: Study) -> Callable[..., None]:
     def run(
         data: Annotated[
             str,
-            typer.Option("--data", metavar="DATA", help="CSV, TSV or Parquet file, or a data set: see `attnknn data list`."),
+            typer.Option(
+                "--data", metavar="DATA", help="CSV, TSV or Parquet file, or a data set: see `attnknn data list`."
+            ),
         ],
         out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for cells and report.json.")],
         seeds: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="How many seeds.")] = 5,

@@ -17,10 +17,20 @@ from numpy.typing import NDArray
 
 from attnknn.bank import Id, MemoryBank
 from attnknn.bank.store import checked_groups
-from attnknn.data import folds, split
+from attnknn.data import duplicate_groups, folds, split
 from attnknn.embed import NETWORKS, AnyNetwork, Embedder, Identity, Standardize, embed
 from attnknn.errors import InvalidInput
-from attnknn.estimator.options import TRAIN_FROM, Options, training_device
+from attnknn.estimator.inputs import numbered_groups
+from attnknn.estimator.options import (
+    TRAIN_FROM,
+    Options,
+    check_that_all_is_read,
+    chosen_embedders,
+    search_device,
+    search_index,
+    search_metric,
+    training_device,
+)
 from attnknn.train import Hearing, History, Judges, Layout, Rows, TrainingOptions, train_network
 
 HELD_OUT_FROM: Final = 2000
@@ -41,16 +51,6 @@ ENCODERS: Final[dict[str, type[Identity] | type[Standardize]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """Everything ``fit`` was given, encoded."""
-
-    rows: Rows
-    ids: list[Id]
-    layout: Layout
-    classes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Search:
     """How banks are searched."""
 
@@ -61,6 +61,29 @@ class Search:
     def bank(self, dim: int, features: int = 0) -> MemoryBank:
         """An empty bank."""
         return MemoryBank(dim, index=self.index, metric=self.metric, device=self.device, features=features)
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Everything ``fit`` was given, as one kind of embedder encodes it."""
+
+    kind: str
+    encoder: Embedder
+    rows: Rows
+    ids: list[Id]
+    numbered: bool  # whether the ids are the numbers of all rows, as a bank gives them
+    classes: int
+    search: Search
+
+    @property
+    def layout(self) -> Layout:
+        """What the columns of the encoded rows are."""
+        return Layout(self.encoder.numbers, self.encoder.columns)
+
+    def take(self, at: NDArray[np.int64]) -> Lesson:
+        """Some of the rows."""
+        names = [self.ids[row] for row in at.tolist()]
+        return replace(self, rows=self.rows.take(at), ids=names, numbered=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,57 +113,102 @@ def renumbered(bench: Bench, place: NDArray[np.int64]) -> Bench:
 class School:
     """How members are trained."""
 
-    kind: str  # of network
     options: TrainingOptions
     members: int
     fraction: float  # of the rows that are held out
     seed: int
-    search: Search
     device: str
     progress: bool
 
 
-def lesson_of(
-    encoder: Embedder,
-    features: NDArray[Any],
+@dataclass(frozen=True, slots=True)
+class _Rehearsal:
+    """A member before its last training: a network for each part, what it saw, and how it did."""
+
+    networks: list[AnyNetwork]
+    histories: list[History]
+    hearings: list[Hearing]
+
+    @property
+    def nll(self) -> float:
+        """Mean validation NLL over the parts."""
+        return float(np.mean([history.best_nll for history in self.histories]))
+
+
+def lessons_of(
+    model: Any,
+    rows: Any,
     labels: NDArray[np.int64],
+    *,
     ids: Sequence[Id] | None,
-    groups: NDArray[Any] | None,
+    groups: Any,
     weights: NDArray[np.float64] | None,
-    classes: int,
-) -> Lesson:
-    """Rows as they were given; what was left out is numbered, alone and of weight 1."""
-    count = len(features)
-    rows = Rows(
-        features,
-        labels,
-        np.ones(count) if weights is None else weights,
-        np.full(count, -1) if groups is None else checked_groups(groups, count),
-    )
+    apart: bool,
+) -> list[Lesson]:
+    """The rows as each kind of embedder that the classifier may mean encodes them.
+
+    Args:
+        model: The classifier.
+        rows: As checked.
+        labels: (rows,) integers.
+        ids: Names, or None to number the rows.
+        groups: As given to ``fit``.
+        weights: (rows,) or None.
+        apart: Whether equal rows are kept apart where no groups are given.
+    """
+    count = len(labels)
     names: list[Id] = [*range(count)] if ids is None else [*ids]
     if len(names) != count:
         raise InvalidInput(f"{count} rows, but {len(names)} ids")
-    return Lesson(rows, names, Layout(encoder.numbers, encoder.columns), classes)
+    lessons: list[Lesson] = []
+    together = None if groups is None else checked_groups(numbered_groups(groups), count)
+    for kind in chosen_embedders(model, rows):
+        check_that_all_is_read(model, kind)
+        encoder: Embedder = ENCODERS[kind]().fit(rows)
+        features = encoder.transform(rows)
+        if together is None:
+            found = twins(features) if apart or kind in NETWORKS else None
+            together = np.full(count, -1) if found is None else found
+        each = Rows(features, labels, np.ones(count) if weights is None else weights, together)
+        search = Search(
+            search_index(model.index, count),
+            search_metric(model.metric, kind, features),
+            search_device(model.device),
+        )
+        lessons.append(Lesson(kind, encoder, each, names, ids is None, len(model.classes_), search))
+    return lessons
 
 
-def make_benches(model: Any, kind: str, lesson: Lesson, search: Search, options: Options) -> list[Bench]:
-    """The members of a classifier with these arguments: trained where its embedder learns and rows suffice."""
+def make_benches(model: Any, lessons: Sequence[Lesson], options: Options) -> tuple[Lesson, list[Bench]]:
+    """The members of a classifier: trained where its embedder learns and rows suffice.
+
+    Where several kinds of embedder may be meant, that with the lowest validation NLL is taken.
+    """
+    first = lessons[0]
     school = School(
-        kind=kind,
         options=options.training,
         members=int(model.n_estimators),
         fraction=float(model.validation_fraction),
         seed=model._seed,
-        search=search,
-        device=training_device(model.device, len(lesson.rows)),
+        device=training_device(model.device, len(first.rows)),
         progress=bool(model.verbose),
     )
-    asked = model.training is not None
-    if kind in NETWORKS and _teachable(lesson.rows, TRAIN_FROM if not asked else 1):
-        return trained_benches(lesson, school)
-    if kind in NETWORKS and (asked or school.members > 1):
+    asked, learns = model.training is not None, first.kind in NETWORKS
+    if learns and _teachable(first.rows, TRAIN_FROM if not asked else 1):
+        return _trained_benches(lessons, school)
+    if learns and (asked or school.members > 1):
         warnings.warn("too few rows or classes to train on: nothing is trained", UserWarning, stacklevel=3)
-    return [Bench(None, _filled(lesson, lesson.rows.features, search), (), (), school.seed)]
+    return first, [Bench(None, _filled(first, first.rows.features), (), (), school.seed)]
+
+
+def _trained_benches(lessons: Sequence[Lesson], school: School) -> tuple[Lesson, list[Bench]]:
+    """Members share the held-out rows and differ in all that is drawn."""
+    parts = _parts(lessons[0].rows, school)
+    rehearsed = [_rehearsed(lesson, school, parts, 0) for lesson in lessons]
+    best = int(np.argmin([each.nll for each in rehearsed])) if len(lessons) > 1 else 0
+    lesson = lessons[best]
+    rehearsals = [rehearsed[best], *(_rehearsed(lesson, school, parts, m) for m in range(1, school.members))]
+    return lesson, [_served(lesson, school, parts, each, m) for m, each in enumerate(rehearsals)]
 
 
 def _teachable(rows: Rows, least: int) -> bool:
@@ -150,12 +218,6 @@ def _teachable(rows: Rows, least: int) -> bool:
     apart = int(alone.sum()) + len(np.unique(rows.groups[counted & ~alone]))
     sizes = np.unique(rows.labels[counted], return_counts=True)[1]
     return int(counted.sum()) >= least and len(sizes) > 1 and apart >= 4 * FOLDS and int(np.sort(sizes)[-2]) > 1
-
-
-def trained_benches(lesson: Lesson, school: School) -> list[Bench]:
-    """Members with trained vectors; they share the held-out rows and differ in all that is drawn."""
-    parts = _parts(lesson.rows, school)
-    return [_trained(lesson, school, parts, member) for member in range(school.members)]
 
 
 def _parts(rows: Rows, school: School) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -172,29 +234,37 @@ def _parts(rows: Rows, school: School) -> list[tuple[NDArray[np.int64], NDArray[
     return [(counted[learn], counted[held]) for learn, held in dealt]
 
 
-def _trained(
-    lesson: Lesson, school: School, parts: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], member: int
-) -> Bench:
-    seed = school.seed + 1000 * member
-    networks, histories, hearings = [], [], []
+_Parts = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
+
+
+def _rehearsed(lesson: Lesson, school: School, parts: _Parts, member: int) -> _Rehearsal:
+    """Train on each part and let the rows it holds out judge."""
+    done = _Rehearsal([], [], [])
     for number, (learn, held) in enumerate(parts):
-        network, history = _network(lesson, school, learn, held, seed + number, f"m{member}f{number}")
-        networks.append(network)
-        histories.append(history)
-        part = _filled(_taken(lesson, learn), embed(network, lesson.rows.features[learn]), school.search)
-        judges = lesson.rows.take(held)
-        hearings.append(Hearing(part, Judges(embed(network, judges.features), judges.labels, judges.weights)))
-    network = networks[0]
+        seed = school.seed + 1000 * member + number
+        network, history = _network(lesson, school, learn, held, seed, f"{lesson.kind}-{member}-{number}")
+        done.networks.append(network)
+        done.histories.append(history)
+        taught, judges = lesson.take(learn), lesson.rows.take(held)
+        vectors = embed(network, judges.features)
+        bank = _filled(taught, embed(network, taught.rows.features))
+        done.hearings.append(Hearing(bank, Judges(vectors, judges.labels, judges.weights)))
+    return done
+
+
+def _served(lesson: Lesson, school: School, parts: _Parts, done: _Rehearsal, member: int) -> Bench:
+    """The member that is served: of one part its own network, of several one more that learns from all rows."""
+    seed = school.seed + 1000 * member
+    network, histories, kept = done.networks[0], done.histories, lesson
     if len(parts) > 1:
         epochs = max(1, round(float(np.mean([history.best_epoch for history in histories]))))
         everything = np.flatnonzero(lesson.rows.weights > 0)
-        network, last = _network(lesson, school, everything, None, seed, f"m{member}", epochs)
-        histories.append(last)
-    kept = lesson
-    if len(parts) == 1 and not school.options.join_validation:
-        kept = _taken(lesson, parts[0][0])
-    bank = _filled(kept, embed(network, kept.rows.features), school.search, features=member == 0)
-    return Bench(network, bank, tuple(hearings), tuple(histories), seed)
+        network, last = _network(lesson, school, everything, None, seed, f"{lesson.kind}-{member}", epochs)
+        histories = [*histories, last]
+    elif not school.options.join_validation:
+        kept = lesson.take(parts[0][0])
+    bank = _filled(kept, embed(network, kept.rows.features), features=member == 0)
+    return Bench(network, bank, tuple(done.hearings), tuple(histories), seed)
 
 
 def _network(
@@ -210,7 +280,7 @@ def _network(
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
     return train_network(
-        school.kind,
+        lesson.kind,
         lesson.rows.take(learn),
         None if held is None else lesson.rows.take(held),
         classes=lesson.classes,
@@ -224,19 +294,25 @@ def _network(
     )
 
 
-def _taken(lesson: Lesson, at: NDArray[np.int64]) -> Lesson:
-    return replace(lesson, rows=lesson.rows.take(at), ids=[lesson.ids[row] for row in at.tolist()])
-
-
-def _filled(lesson: Lesson, vectors: NDArray[Any], search: Search, *, features: bool = False) -> MemoryBank:
+def _filled(lesson: Lesson, vectors: NDArray[Any], *, features: bool = False) -> MemoryBank:
     rows = lesson.rows
-    bank = search.bank(vectors.shape[1], rows.features.shape[1] if features else 0)
+    bank = lesson.search.bank(vectors.shape[1], rows.features.shape[1] if features else 0)
     bank.add(
         vectors,
         rows.labels,
-        ids=lesson.ids,
+        ids=None if lesson.numbered else lesson.ids,  # a bank never gives a number of its own again
         groups=rows.groups,
         weights=rows.weights,
         features=rows.features if features else None,
     )
     return bank
+
+
+def twins(vectors: NDArray[Any]) -> NDArray[np.int64] | None:
+    """Groups of equal rows, which must not judge each other; None where repeats are the norm.
+
+    In a table with few distinct rows every new row has twins in the bank: there they are what a prediction
+    rests on, and leaving them out would make the fit expect a bank without them.
+    """
+    groups = duplicate_groups(vectors)
+    return groups if 2 * (int(groups.max(initial=-1)) + 1) >= len(groups) else None

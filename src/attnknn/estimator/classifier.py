@@ -17,29 +17,19 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from attnknn.attend import AttentionOptions
 from attnknn.bank import Id, MemoryBank
 from attnknn.bank.lock import ReadersWriterLock
-from attnknn.embed import NETWORKS, Embedder
+from attnknn.embed import Embedder
 from attnknn.errors import InvalidInput
 from attnknn.estimator import saved
-from attnknn.estimator.benches import ENCODERS, Lesson, Search, lesson_of, make_benches, renumbered
-from attnknn.estimator.fitting import Wish, fit_voter, has_free_parts, twins, wished
+from attnknn.estimator.benches import lessons_of, make_benches, renumbered
+from attnknn.estimator.fitting import Wish, fit_voter, has_free_parts, wished
 from attnknn.estimator.inputs import (
-    Rows,
     checked_labels,
     checked_rows,
     class_weights,
     codes_of,
-    numbered_groups,
     with_classes,
 )
-from attnknn.estimator.options import (
-    Options,
-    check_options,
-    check_that_all_is_read,
-    chosen_embedder,
-    search_device,
-    search_index,
-    search_metric,
-)
+from attnknn.estimator.options import check_options, search_device
 from attnknn.estimator.reasons import explained
 from attnknn.estimator.voter import Floats
 from attnknn.predict import Explanation, Explanations
@@ -51,15 +41,16 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Nearest neighbors that weigh, vote with calibrated probabilities, explain themselves and can be edited.
 
     Args:
-        n_neighbors: Neighbors per prediction; ``"auto"`` takes the smallest of 1, 2, 4, ..., all whose
-            leave-one-out NLL is within one standard error of the best (kept in ``n_neighbors_``).
+        n_neighbors: Neighbors per prediction; ``"auto"`` takes the smallest of 1, 2, 4, ..., all (4,096 of more)
+            whose NLL on the rows that judge is within one standard error of the best (``n_neighbors_``).
         weights: ``"attention"`` (learned; softmax weighting wherever the learned parts do not help);
             ``"uniform"``; ``"distance"`` (1 / distance, as scikit-learn); ``"softmax"`` (of a fitted scale
             times the similarity); ``"reliability"`` (softmax that trusts neighbors whose own neighbors agree).
         embedder: Trained: ``"periodic"`` (tables), ``"tabular"`` (a perceptron), ``"linear"`` (vectors of another
             model). Not trained: ``"standardize"`` (scaled numbers, one-hot categories, missing values),
             ``"identity"``. ``"auto"`` is periodic with attention, else standardize; rows of length 1 count as
-            given vectors (identity), and so do more than 256 numeric columns with attention (linear).
+            given vectors (identity), and so do more than 256 numeric columns with attention (linear). Of fewer
+            columns, all numbers, periodic and linear are both tried: the validation NLL decides.
         metric: ``"l2"``, ``"cosine"``, ``"ip"``; ``"auto"`` is cosine for given vectors of length 1, else l2.
         index: ``"exact"``, ``"flat"``, ``"hnsw"``, ``"ivf"``; ``"auto"`` is exact below 100,000 rows, from there
             on HNSW where FAISS is installed.
@@ -70,8 +61,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         attention: ``AttentionOptions``: which parts the attention has; None is the usual ones.
         training: ``TrainingOptions``; None is the usual ones, and trains nothing below 500 rows.
         validation_fraction: Share of the rows that stop the training and fit k, weights and calibration: held out
-            where an embedder is trained (below 2,000 rows five folds take turns), else each leaving itself out
-            (never fewer than 2,000 rows, or all).
+            where an embedder is trained (never fewer than 1,000 rows, or a fifth; below 2,000 rows five folds
+            take turns), else each leaving itself out (never fewer than 2,000 rows, or all).
         device: Where training and exact search run: ``"cpu"``, ``"cuda"``, ``"mps"``; ``"auto"`` is the best.
         random_state: Seed of what is drawn.
         verbose: Above 0, ``fit`` shows its progress and prints what it chose.
@@ -150,35 +141,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         codes = codes_of(labels, self.classes_)
         factors = class_weights(self.class_weight, self.classes_, labels)
         weights = self._sample_weight(sample_weight, rows)
-        lesson, kind = self._lesson(rows, codes, options, ids, groups, weights)
-        search = Search(
-            search_index(self.index, len(rows)),
-            search_metric(self.metric, kind, lesson.rows.features),
-            search_device(self.device),
-        )
-        self._benches = make_benches(self, kind, lesson, search, options)
+        self._seed = int(check_random_state(self.random_state).randint(2**31))
+        apart = has_free_parts(self.weights, options.k, self.calibration)
+        lessons = lessons_of(self, rows, codes, ids=ids, groups=groups, weights=weights, apart=apart)
+        taken, self._benches = make_benches(self, lessons, options)
+        self.embedder_: Embedder = taken.encoder
         self._fit_voter(wished(self, options, factors, len(rows)))
         return self
-
-    def _lesson(
-        self,
-        rows: Rows,
-        codes: NDArray[np.int64],
-        options: Options,
-        ids: Sequence[Id] | None,
-        groups: ArrayLike | None,
-        weights: Floats | None,
-    ) -> tuple[Lesson, str]:
-        """The rows, encoded, and the kind of embedder they ask for."""
-        kind = chosen_embedder(self.embedder, self.weights, rows)
-        check_that_all_is_read(self, kind)
-        self.embedder_: Embedder = ENCODERS[kind]().fit(rows)
-        features = self.embedder_.transform(rows)
-        apart = None if groups is None else numbered_groups(groups)
-        if groups is None and (kind in NETWORKS or has_free_parts(self.weights, options.k, self.calibration)):
-            apart = twins(features)
-        self._seed = int(check_random_state(self.random_state).randint(2**31))
-        return lesson_of(self.embedder_, features, codes, ids, apart, weights, len(self.classes_)), kind
 
     def _fit_voter(self, wish: Wish) -> None:
         random = np.random.default_rng(self._seed)
@@ -200,6 +169,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidInput("a loaded model has no validation rows any more; fit it anew with other weights")
         other: Self = copy(self).set_params(weights=weights, attention=attention)
         options = check_options(clone(other).set_params(embedder="auto", training=None, n_estimators=1))
+        options = replace(options, training=self.training or options.training)
         with self._guard.read():
             other._guard = ReadersWriterLock()
             other._benches = [replace(bench, bank=bench.bank.copy()) for bench in self._benches]

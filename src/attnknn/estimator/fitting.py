@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from attnknn.attend import AttentionOptions, LearnedWeighting, Weighting, WeightingKind
+from attnknn.attend.self_attention import MOST_NEIGHBORS as SELF_ATTENTION_MOST
 from attnknn.calibrate import Calibrator, Identity, Isotonic, fit_calibrator, fit_prior_mass
-from attnknn.data import duplicate_groups
 from attnknn.estimator.benches import Bench
 from attnknn.estimator.options import TRAIN_FROM, Options, training_device
 from attnknn.estimator.voter import AS_VOTED, Member, Voter
@@ -21,6 +21,7 @@ from attnknn.ops import vote
 from attnknn.predict import Poll, answer
 from attnknn.train import Hearing, History, Judges, Tuning, choose_judges, train_attention, tune
 from attnknn.train.attention import MOST_CELLS, Seen
+from attnknn.train.tune import MOST_NEIGHBORS
 
 Floats = NDArray[np.float64]
 
@@ -108,8 +109,7 @@ def fit_voter(
         return voter, fitted[0].tuning
     polled = _polled(fitted, wish, classes)
     if len(fitted) > 1 or isinstance(fitted[0].member.weigher, LearnedWeighting):
-        evidence, _, labels, prior, importance = polled
-        voter = replace(voter, mass=fit_prior_mass(evidence, labels, prior, sample_weight=importance))
+        voter = replace(voter, mass=_mass(polled))
     calibration = wish.calibration
     if calibration == "auto":
         calibration = "density" if judged >= DENSITY_FROM else "temperature"
@@ -122,8 +122,14 @@ def _weighed(bench: Bench, wish: Wish, random: np.random.Generator) -> _Fitted:
         rows = choose_judges(bench.bank, wish.fraction, random)
         hearings = (Hearing(bench.bank, Judges.of(bench.bank, rows)),)
     hearings = tuple(Hearing(each.bank, each.judges.able(each.bank, wish.class_weight)) for each in hearings)
+    looks = wish.attention is not None and wish.attention.self_attention
     tuning = tune(
-        hearings, wish.base, k=wish.k, class_weight=wish.class_weight, calibrated=wish.calibration is not None
+        hearings,
+        wish.base,
+        k=wish.k,
+        class_weight=wish.class_weight,
+        calibrated=wish.calibration is not None,
+        most=SELF_ATTENTION_MOST if looks else MOST_NEIGHBORS,
     )
     weighers: tuple[Weighting | LearnedWeighting, ...] = (tuning.weighting,) * len(hearings)
     final: Weighting | LearnedWeighting = tuning.weighting
@@ -239,6 +245,20 @@ def _polled(fitted: Sequence[_Fitted], wish: Wish, classes: int) -> _Polled:
     return evidence, density, labels, prior, importance
 
 
+def _mass(polled: _Polled) -> float:
+    """The prior mass of least NLL, for the judges and one more who finds none of its class."""
+    evidence, _, labels, prior, importance = polled
+    order = np.argsort(-evidence.mean(axis=0), kind="stable")
+    surprise = np.zeros((1, evidence.shape[1]))
+    surprise[0, order[0]] = 1.0
+    return fit_prior_mass(
+        np.vstack([evidence, surprise]),
+        np.append(labels, order[1] if len(order) > 1 else order[0]),
+        np.vstack([prior, prior.mean(axis=0)]),
+        sample_weight=np.append(importance, importance.mean()),
+    )
+
+
 def _calibrated(voter: Voter, calibration: str, polled: _Polled) -> Calibrator:
     if calibration == "prior" or voter.classes < 2:
         return Identity()
@@ -255,13 +275,3 @@ def _calibrated(voter: Voter, calibration: str, polled: _Polled) -> Calibrator:
         curves = zip(fitted.curves, shown, strict=True)
         fitted = replace(fitted, curves=tuple(curve if known else AS_VOTED for curve, known in curves))
     return fitted
-
-
-def twins(vectors: NDArray[np.floating]) -> NDArray[np.int64] | None:
-    """Groups of equal rows, which must not judge each other; None where repeats are the norm.
-
-    In a table with few distinct rows every new row has twins in the bank: there they are what a prediction
-    rests on, and leaving them out would make the fit expect a bank without them.
-    """
-    groups = duplicate_groups(vectors)
-    return groups if 2 * (int(groups.max(initial=-1)) + 1) >= len(groups) else None

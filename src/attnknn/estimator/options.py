@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from attnknn.attend import KINDS, AttentionOptions
+from attnknn.attend.self_attention import MOST_NEIGHBORS
 from attnknn.bank import INDEXES, checked_k
 from attnknn.data import Table
 from attnknn.embed import NETWORKS
@@ -60,7 +61,10 @@ def check_options(model: Any) -> Options:
     share = model.validation_fraction
     if isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) < 1:
         raise InvalidInput(f"validation_fraction must be between 0 and 1, got {share!r}")
-    rest = model.weights, model.attention or AttentionOptions(), model.training or TrainingOptions()
+    parts = model.attention or AttentionOptions()
+    if parts.self_attention and not isinstance(model.n_neighbors, str) and model.n_neighbors > MOST_NEIGHBORS:
+        raise InvalidInput(f"self_attention takes at most {MOST_NEIGHBORS} neighbors, got {model.n_neighbors}")
+    rest = model.weights, parts, model.training or TrainingOptions()
     if isinstance(model.n_neighbors, str):
         _one_of("n_neighbors", model.n_neighbors, ("auto",))
         return Options(None, *rest)
@@ -112,22 +116,28 @@ def _check_training(model: Any, embedder: str, learned: bool) -> None:
             )
 
 
-def chosen_embedder(embedder: str, weights: str, rows: Rows) -> str:
-    """The embedder that ``embedder`` means for these rows.
+def chosen_embedders(model: Any, rows: Rows) -> tuple[str, ...]:
+    """The embedders that ``embedder`` may mean for these rows; of several, the validation rows choose.
 
     ``auto`` takes rows of length 1 for given vectors: identity, or, above 256 columns, a trained projection; so
-    it does with more than 256 numeric columns and nothing else. Everything else is a table: a periodic embedder
-    where the weights are learned, standardize where nothing is.
+    it does with more than 256 numeric columns and nothing else. Everything else is a table: standardize where
+    the weights are not learned, else a periodic embedder; where all columns are numbers they may share a unit,
+    as pixels do, so a projection of them is tried as well.
     """
-    if embedder != "auto":
-        return embedder
+    if model.embedder != "auto":
+        return (model.embedder,)
     numeric = _numeric(rows)
-    learned = weights == "attention"
+    learned = model.weights == "attention"
     if numeric is not None and learned and numeric.shape[1] > LINEAR_ABOVE:
-        return "linear"
+        return ("linear",)
     if numeric is not None and has_unit_length(numeric):
-        return "identity"
-    return "periodic" if learned else "standardize"
+        return ("identity",)
+    if not learned:
+        return ("standardize",)
+    shaped = model.training is not None and (model.training.blocks, model.training.embed_dim) != (None, None)
+    if numeric is None or shaped or numeric.shape[1] < 2:
+        return ("periodic",)
+    return ("periodic", "linear")
 
 
 def _numeric(rows: Rows) -> NDArray[Any] | None:

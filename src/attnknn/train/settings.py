@@ -19,12 +19,13 @@ SMALL: Final = 10_000
 class TrainingOptions:
     """Training of an embedder by leave-one-out NCA, and of the attention on top of it by the served vote.
 
-    None means "as usual" throughout; what is usual depends on the number of rows where the text says so.
+    None means "as usual" throughout; what is usual depends on the number of rows where the text says so. Of the
+    attention only ``entropy`` and ``checkpoint`` speak; its own schedule is fixed.
 
     Args:
         epochs: 30, or 60 below 10,000 rows.
         lr: Highest learning rate; 3e-3, or 1e-3 below 10,000 rows.
-        batch_size: Queries per step; 1,024, or an eighth of the rows where there are fewer.
+        batch_size: Queries per step; 1,024, or an eighth of the rows where there are fewer, at least 64.
         candidates: Share of the training rows that each step draws as candidate neighbors.
         optimizer: ``adamw``, or ``sgd`` with Nesterov's ``momentum``.
         momentum: Of SGD; 0.9.
@@ -43,7 +44,8 @@ class TrainingOptions:
         entropy: Weight of the entropy of the attention, which is then encouraged.
         embed_dim: Width of the vectors, for the embedders that have a choice.
         blocks: Residual blocks of the periodic embedder; 0.
-        join_validation: Whether validation rows join the bank after fitting.
+        join_validation: Whether validation rows join the bank after fitting. Below 2,000 rows none is held out
+            of the last training, and all are in the bank.
         precision: ``float32`` or ``bfloat16`` (autocast).
         checkpoint: A folder to save to after each epoch; a fit that was killed goes on from there.
     """

@@ -123,6 +123,7 @@ def tune(
     k: int | None,
     class_weight: Floats,
     calibrated: bool,
+    most: int = MOST_NEIGHBORS,
 ) -> Tuning:
     """Fit what is free: k when it is None, scale and trust where ``weighting`` has them, the prior mass.
 
@@ -136,9 +137,10 @@ def tune(
         k: A given number of neighbors, or None.
         class_weight: (classes,) factors.
         calibrated: Whether a prior mass is fitted; otherwise the mass is 0.
+        most: The largest k that is tried.
     """
     held = min(len(hearing.bank) for hearing in hearings)
-    most = held if k is not None else min(held, MOST_NEIGHBORS)
+    most = held if k is not None else min(held, most)
     if not any(len(hearing.judges) for hearing in hearings) or held < 2:
         return Tuning(k or _most_alike(hearings[0].bank), weighting, 0.0 if not calibrated else 1.0, ())
     width = min(k or FIRST_WIDTH, most)
