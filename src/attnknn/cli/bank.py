@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnknn.cli import screen
+from attnknn.cli import arguments, screen
 from attnknn.cli.errors import input_checks
 from attnknn.errors import InvalidInput, UnknownId
 
@@ -72,16 +72,12 @@ def add(
     context: typer.Context,
     model: Model,
     data: Annotated[str, typer.Argument(metavar="DATA", help="CSV, TSV or Parquet file, or a data set.")],
-    target: Annotated[
-        str | None, typer.Option(metavar="COL", help="Column of labels; data sets know theirs.")
-    ] = None,
+    target: arguments.Target = None,
     ids: Annotated[str | None, typer.Option(metavar="COL", help="Column of ids; else the next numbers.")] = None,
     classes: Annotated[
         str | None, typer.Option(metavar="A,B", help="New labels to allow, between commas.")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the data sets' files; else $ATTNKNN_DATA.")
-    ] = None,
+    data_dir: arguments.DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Teach a model new examples at once. A label that it does not know is refused unless --classes names it.

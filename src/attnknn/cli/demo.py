@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnknn.cli import screen
+from attnknn.cli import arguments, screen
 from attnknn.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _SCORES = ("accuracy", "nll", "ece", "ece_floor", "brier")
 def demo(
     out: Annotated[Path, typer.Option(metavar="FILE", help="HTML file to write.")] = Path("demo.html"),
     seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**31 - 1, help="Seed of the split.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: arguments.Json = False,
 ) -> None:
     """Compare the weights with scikit-learn on handwritten digits, and show what answers rest on.
 

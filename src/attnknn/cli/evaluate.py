@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from attnknn.cli import screen
+from attnknn.cli import arguments, screen
 
 
 @screen.examples(
@@ -17,17 +17,13 @@ from attnknn.cli import screen
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model.")],
     data: Annotated[str, typer.Argument(metavar="DATA", help="CSV, TSV or Parquet file, or a data set.")],
-    target: Annotated[
-        str | None, typer.Option(metavar="COL", help="Column of labels; data sets know theirs.")
-    ] = None,
+    target: arguments.Target = None,
     draws: Annotated[
         int, typer.Option(metavar="N", min=1, max=100_000, help="Bootstrap draws behind the intervals.")
     ] = 1000,
     seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**31 - 1, help="Seed of the draws.")] = 0,
-    data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the data sets' files; else $ATTNKNN_DATA.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    data_dir: arguments.DataDir = None,
+    as_json: arguments.Json = False,
 ) -> None:
     """Say how good and how honest a model is on labelled rows.
 

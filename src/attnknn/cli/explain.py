@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from attnknn.cli import screen
+from attnknn.cli import arguments, screen
 from attnknn.errors import InvalidInput
 
 
@@ -23,10 +23,8 @@ def explain(
     row: Annotated[int, typer.Option(metavar="N", min=0, help="Which row, counted from 0.")],
     most: Annotated[int, typer.Option(metavar="N", min=1, help="Neighbors to show; JSON has them all.")] = 10,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="HTML file to write.")] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the data sets' files; else $ATTNKNN_DATA.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    data_dir: arguments.DataDir = None,
+    as_json: arguments.Json = False,
 ) -> None:
     """Show the neighbors behind one prediction, their weights, and what each class got from them.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnknn.cli import choices, screen
+from attnknn.cli import arguments, choices, screen
 from attnknn.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -27,51 +27,28 @@ if TYPE_CHECKING:
     "attnknn fit adult --members 5 --checkpoint runs/adult --out adult-model",
 )
 def fit(
-    data: Annotated[
-        str,
-        typer.Argument(metavar="DATA", help="CSV, TSV or Parquet file, or a data set: see `attnknn data list`."),
-    ],
-    out: Annotated[Path, typer.Option(metavar="MODEL", help="Folder for the model.")],
-    target: Annotated[
-        str | None, typer.Option(metavar="COL", help="Column of labels; data sets know theirs.")
-    ] = None,
+    data: arguments.Data,
+    out: arguments.ModelOut,
+    target: arguments.Target = None,
     weights: choices.WeightsOption = choices.Weights.attention,
-    k: Annotated[str, typer.Option(metavar="N", help="Neighbors per prediction: a number, or auto.")] = "auto",
+    k: arguments.Neighbors = "auto",
     embedder: choices.EmbedderOption = choices.Embedder.auto,
     metric: choices.MetricOption = choices.Metric.auto,
     index: choices.IndexOption = choices.Index.auto,
     calibration: choices.CalibrationOption = choices.Calibration.auto,
     class_weight: choices.ClassWeightOption = choices.ClassWeight.none,
-    members: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Trained members to average.")] = 1,
-    epochs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Epochs of training; chosen by the number of rows.")
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option(metavar="RATE", help="Highest learning rate; chosen by the number of rows.")
-    ] = None,
-    blocks: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Residual blocks of the periodic embedder; 0.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder to save the training to; after a kill it goes on from there."),
-    ] = None,
-    ids: Annotated[
-        str | None, typer.Option(metavar="COL", help="Column of ids, to edit and explain by; else row numbers.")
-    ] = None,
-    test_share: Annotated[
-        float,
-        typer.Option(metavar="SHARE", min=0.0, max=0.9, help="Share of the rows to hold out and evaluate on."),
-    ] = 0.0,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**31 - 1, help="Seed of what is drawn.")] = 0,
-    device: Annotated[
-        str, typer.Option(metavar="NAME", help="Where to train and search: auto, cpu, cuda or mps.")
-    ] = "auto",
-    data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the data sets' files; else $ATTNKNN_DATA.")
-    ] = None,
+    members: arguments.Members = 1,
+    epochs: arguments.Epochs = None,
+    lr: arguments.LearningRate = None,
+    blocks: arguments.Blocks = None,
+    checkpoint: arguments.Checkpoint = None,
+    ids: arguments.Ids = None,
+    test_share: arguments.HoldOut = 0.0,
+    seed: arguments.Seed = 0,
+    device: arguments.Device = "auto",
+    data_dir: arguments.DataDir = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: arguments.Json = False,
 ) -> None:
     """Learn from labelled rows and save the model.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnknn.cli import screen
+from attnknn.cli import arguments, screen
 from attnknn.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -40,10 +40,8 @@ def predict(
     abstain_label: Annotated[
         str | None, typer.Option(metavar="LABEL", help="What to answer then; else nothing.")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the data sets' files; else $ATTNKNN_DATA.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    data_dir: arguments.DataDir = None,
+    as_json: arguments.Json = False,
 ) -> None:
     """Label the rows of a file.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attnknn.cli import choices, screen
+from attnknn.cli import arguments, choices, screen
 from attnknn.errors import InvalidInput
 from attnknn.study.recipe import STUDIES, Noise, Study
 
@@ -18,12 +18,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Run experiments over several seeds, with intervals and computed verdicts.")
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-
 
 @app.command("list")
 @screen.examples("attnknn study list", "attnknn study list --json")
-def list_studies(as_json: Json = False) -> None:
+def list_studies(as_json: arguments.Json = False) -> None:
     """List the studies, one line for each.
 
     Exits 0, or 2 for bad input.
@@ -41,48 +39,22 @@ def command(study: Study) -> Callable[..., None]:
     """The command of one study."""
 
     def run(
-        data: Annotated[
-            str,
-            typer.Option(
-                "--data", metavar="DATA", help="CSV, TSV or Parquet file, or a data set: see `attnknn data list`."
-            ),
-        ],
-        out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for cells and report.json.")],
-        seeds: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="How many seeds.")] = 5,
-        first_seed: Annotated[
-            int, typer.Option(metavar="N", min=0, max=10_000, help="The first; to share the work.")
-        ] = 0,
-        target: Annotated[
-            str | None, typer.Option(metavar="COL", help="Column of labels; data sets know theirs.")
-        ] = None,
-        methods: Annotated[
-            str | None, typer.Option(metavar="A,B,...", help="Some of the methods below; all when left out.")
-        ] = None,
-        members: Annotated[int, typer.Option(metavar="N", min=2, max=100, help="Members of ensembles.")] = 5,
-        test_share: Annotated[
-            float | None,
-            typer.Option(metavar="SHARE", min=0.01, max=0.9, help="Rows to test on; 0.2, or as the set says."),
-        ] = None,
-        noise: Annotated[
-            float, typer.Option(metavar="RATE", min=0.0, max=0.9, help="Share of wrong labels to learn from.")
-        ] = 0.0,
-        noise_kind: Annotated[choices.NoiseKind, choices.option(choices.NoiseKind)] = choices.NoiseKind.symmetric,
-        k: Annotated[
-            int | None, typer.Option(metavar="N", min=1, help="Neighbors of our methods; chosen when left out.")
-        ] = None,
-        data_dir: Annotated[
-            Path | None, typer.Option(metavar="DIR", help="Folder of the data sets' files; else $ATTNKNN_DATA.")
-        ] = None,
-        device: Annotated[
-            str, typer.Option(metavar="NAME", help="Where ours run: auto, cpu, cuda or mps.")
-        ] = "auto",
-        commit: Annotated[
-            str | None, typer.Option(metavar="HASH", help="Commit to record where there is no git.")
-        ] = None,
-        save: Annotated[
-            Path | None, typer.Option(metavar="PATH", help="Also write the report to this file.")
-        ] = None,
-        as_json: Json = False,
+        data: arguments.DataOption,
+        out: arguments.StudyOut,
+        seeds: arguments.Seeds = 5,
+        first_seed: arguments.FirstSeed = 0,
+        target: arguments.Target = None,
+        methods: arguments.Methods = None,
+        members: arguments.EnsembleSize = 5,
+        test_share: arguments.TestShare = None,
+        noise: arguments.NoiseRate = 0.0,
+        noise_kind: choices.NoiseOption = choices.NoiseKind.symmetric,
+        k: arguments.StudyNeighbors = None,
+        data_dir: arguments.DataDir = None,
+        device: arguments.Device = "auto",
+        commit: arguments.Commit = None,
+        save: arguments.Save = None,
+        as_json: arguments.Json = False,
     ) -> None:
         asked = _methods(methods, study)
         if save is not None and save.is_dir():
