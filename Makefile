@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 JOBS ?= 2
 
-.PHONY: setup demo test check lint types format bench soak docs clean
+.PHONY: setup demo test check lint types format bench results soak docs clean
 
 setup: $(STAMP)
 
@@ -42,6 +42,15 @@ format: setup
 
 bench: setup  ## Side by side with scikit-learn and plain FAISS; writes results/synthetic/bench.json
 	$(BIN)/python benchmarks/search.py --out results/synthetic/bench.json
+	$(BIN)/python benchmarks/readme.py
+
+results: setup  ## Every study whose numbers the README states; hours on a CPU, each goes on where it was stopped
+	for data in adult letter digits wine-quality-red bank-marketing german-credit; do \
+	  $(BIN)/attnknn study main --data $$data --seeds 5 --out runs/main-$$data --save results/$$data/main.json || exit 1; done
+	$(BIN)/attnknn study ablation --data adult --k 32 --seeds 5 --out runs/ablation-adult --save results/adult/ablation.json
+	$(BIN)/attnknn study ablation --data digits --noise 0.3 --noise-kind asymmetric --k 32 --seeds 5 \
+	  --out runs/ablation-digits --save results/digits/ablation.json
+	$(BIN)/python benchmarks/attention.py --out results/synthetic/attention.json
 	$(BIN)/python benchmarks/readme.py
 
 docs: setup  ## Run every example of the README, the docs and the docstrings

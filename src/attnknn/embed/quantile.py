@@ -26,7 +26,7 @@ class QuantileNormal(nn.Module):
         knots: Points of each column's map.
 
     >>> layer = QuantileNormal.learn(np.array([[0.0], [1.0], [1000.0]], np.float32))
-    >>> layer(torch.tensor([[1.0]])).item()
+    >>> abs(round(layer(torch.tensor([[1.0]])).item(), 4))  # the middle one of three
     0.0
     """
 
