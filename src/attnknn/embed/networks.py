@@ -1,10 +1,14 @@
-"""What is learned of an embedder: networks from encoded rows to vectors."""
+"""What is learned of an embedder: networks from encoded rows to vectors.
+
+Each has a ``front`` without parameters, which training applies once, a ``body`` that learns, and a ``shape``: the
+arguments that build it again.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -17,23 +21,6 @@ from attnknn.errors import InvalidInput
 from attnknn.ops import Metric
 
 _ROWS_AT_ONCE: Final = 16_384
-
-
-class Network(Protocol):
-    """Encoded rows (n, width) to vectors (n, embed_dim)."""
-
-    kind: ClassVar[str]
-    metric: ClassVar[Metric]
-    embed_dim: int
-
-    def front(self, features: Tensor) -> Tensor:
-        """The part without parameters, which training applies once."""
-
-    def body(self, prepared: Tensor) -> Tensor:
-        """The part that learns."""
-
-    def shape(self) -> dict[str, Any]:
-        """Arguments that build the same network, for JSON."""
 
 
 class PeriodicEmbedder(nn.Module):
