@@ -134,18 +134,20 @@ def by_hand(attention, given, at, factors):
     query, vectors, gaps, labels = (given[n][at] for n in ("query", "neighbors", "dists", "neigh_labels"))
     k, width = len(vectors), attention.projections.head_dim
     size = attention.unit.item()
-    length = 1.0 if attention.normalized else size if attention.metric == "l2" else math.sqrt(size)
-    near = refined(attention.self_attention, vectors / length)
+    center, length = attention.center, attention.length.item()
+    near = refined(attention.self_attention, (vectors - center) / length)
+    steps = size if attention.metric == "l2" else length
     w_q, w_k = (each.weight.view(attention.num_heads, width, -1) for each in attention.projections.children())
     weights = torch.zeros(k, dtype=torch.float64)
     for h in range(attention.num_heads):
         logits = []
         for i in range(k):
+            key = vectors[i] / steps + near[i] - (vectors[i] - center) / length
             close = 1 - gaps[i] if attention.metric == "cosine" else -gaps[i]
             share = (labels == labels[i]).double().mean()
             logits.append(
                 attention.scales[h] * close
-                + (w_q[h] @ (query / length)) @ (w_k[h] @ near[i]) / math.sqrt(width)
+                + (w_q[h] @ ((query - center) / length)) @ (w_k[h] @ key) / math.sqrt(width)
                 + network(attention.distance_bias, gaps[i : i + 1] / size, h)
                 + network(attention.label_bias, torch.stack([share, given["reliability"][at, i].log()]), h)
                 + attention.prototypes.factor[h] * given["alignment"][at, i]
@@ -155,10 +157,19 @@ def by_hand(attention, given, at, factors):
     return weights
 
 
-@pytest.mark.parametrize(("metric", "size"), [("l2", 1.0), ("l2", 2.5), ("cosine", 1.0), ("ip", 0.25)])
+@pytest.mark.parametrize(
+    ("metric", "size", "where"),
+    [
+        ("l2", 1.0, {}),
+        ("l2", 2.5, {"center": torch.tensor([1.0, -2.0, 0.0, 5.0]), "length": 7.0}),
+        ("cosine", 1.0, {}),
+        ("ip", 0.25, {}),
+        ("ip", 0.25, {"length": 3.0}),
+    ],
+)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_whole_formula_neighbor_by_neighbor(metric, size, seed):
-    attention = stirred(made(metric=metric, unit=size), seed).double().eval()
+def test_the_whole_formula_neighbor_by_neighbor(metric, size, where, seed):
+    attention = stirred(made(metric=metric, unit=size, **where), seed).double().eval()
     given = task(seed, metric=metric)
     factors = torch.rand(6, 5, dtype=torch.float64) + 0.1
     weights = attention(**given, prior=factors)
@@ -409,6 +420,10 @@ def test_a_long_training_towards_the_nearest_ends_at_the_upper_bound():
         ({"unit": 0.0}, "got 0.0"),
         ({"unit": math.inf}, "got inf"),
         ({"unit": 2.0, "metric": "cosine"}, "unit=2.0"),
+        ({"length": 0.0}, "length must be a positive distance, got 0.0"),
+        ({"length": 2.0, "metric": "cosine"}, "center and length must be None"),
+        ({"center": torch.zeros(3)}, "center must be 4 finite numbers"),
+        ({"center": torch.full((4,), math.nan)}, "center must be 4 finite numbers"),
         ({"metric": "manhattan"}, "'manhattan'"),
         ({"dim": 0}, "got 0"),
     ],

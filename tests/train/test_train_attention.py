@@ -15,7 +15,7 @@ from attnknn.attend import LearnedWeighting, Weighting
 from attnknn.data.noise import flip_labels
 from attnknn.estimator.fitting import helps
 from attnknn.train import Hearing, Judges, LoopOptions, loop, train_attention
-from attnknn.train.attention import Seen, VoteTask, start_attention
+from attnknn.train.attention import Seen, VoteTask, part_sizes, start_attention
 from attnknn.train.loop import run
 
 ALL_PARTS = AttentionOptions(prototypes=True, self_attention=True)
@@ -79,9 +79,9 @@ def test_before_training_it_is_softmax_weighting(metric, scale):
     scale = 8 * scale if metric == "cosine" else scale
     bank = filled(*noise(80, 0), metric=metric)
     judges = inside(bank)
-    near = judges.neighbors(bank, 12)
-    learned = LearnedWeighting(start_attention(bank, Weighting("softmax", scale), ALL_PARTS, near, seed=0))
-    given = near, bank, judges.vectors
+    seen = Seen.by(Hearing(bank, judges), 12, np.ones(3), 10**6)
+    learned = LearnedWeighting(start_attention(Weighting("softmax", scale), ALL_PARTS, seen, seed=0))
+    given = seen.near, bank, judges.vectors
     expected = Weighting("softmax", scale)(*given, leaving_out=judges.rows)
     torch.testing.assert_close(learned(*given, leaving_out=judges.rows), expected, rtol=1e-4, atol=1e-6)
     assert learned.scale == pytest.approx(scale, rel=1e-5)
@@ -118,7 +118,7 @@ def test_on_pure_noise_nothing_is_gained(seed):
     weigher, history = train_attention(bank, inside(bank), held, flat, AttentionOptions(), seed=seed, **settings)
     seen = Seen.by(Hearing(bank, held), 30, np.ones(3), 10**6)
     before, after = (seen.nll(each, 2.0, np.ones(3)) for each in (flat, weigher))
-    assert abs(before.mean() - after.mean()) < 2e-3
+    assert abs(before.mean() - after.mean()) < 4e-3
     assert history.best_nll > math.log(3) - 0.03
 
 
@@ -131,10 +131,29 @@ def test_where_every_epoch_is_worse_the_start_comes_back():
     liars = outside(asked, (right + 1) % 4)
     weigher, history = trained(bank, liars, held, ONLY_LABELS, classes=4)
     assert history.best_epoch == 0
-    start = start_attention(bank, SOFTMAX, ONLY_LABELS, liars.neighbors(bank, 10), seed=0)
+    start = start_attention(SOFTMAX, ONLY_LABELS, Seen.by(Hearing(bank, liars), 10, np.ones(4), 10**6), seed=0)
     assert same(weigher, LearnedWeighting(start))
     before, after = nll(bank, held, SOFTMAX, classes=4), nll(bank, held, weigher, classes=4)
     np.testing.assert_allclose(after, before, rtol=1e-6)
+
+
+def test_parts_that_are_always_kept_are_never_those_of_the_start():
+    bank, held = filled(*blobs(120, 0)), outside(*blobs(60, 1))
+    weigher, history = trained(bank, inside(bank), held, replace(ALL_PARTS, always=True), classes=4)
+    assert history.best_epoch > 0
+    seen = Seen.by(Hearing(bank, inside(bank)), 10, np.ones(4), 10**6)
+    assert all(size["size"] > 0 for size in part_sizes(weigher, seen, 0.1, np.ones(4)).values())
+
+
+def test_where_vectors_lie_and_how_far_apart_they_are_does_not_drown_the_parts():
+    """Neighbors 400 times closer than the table is wide, the table far from 0: as an embedder may leave them."""
+    vectors, labels = blobs(300, 0)
+    wide = np.hstack([vectors, 400 * np.random.default_rng(0).normal(size=(300, 1)) + 3000])
+    bank = filled(wide, labels)
+    seen = Seen.by(Hearing(bank, inside(bank)), 10, np.ones(4), 10**6)
+    attention = start_attention(SOFTMAX, ALL_PARTS, seen, seed=0)
+    slopes = part_sizes(LearnedWeighting(attention), seen, 0.1, np.ones(4))
+    assert slopes["projections"]["gradient"] < 10 * slopes["label_bias"]["gradient"]
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +199,7 @@ def guess():
 def test_on_random_labels_neighbors_of_the_own_label_look_like_all_others(guess, fact):
     """What the bank stores of a neighbor says whether it shares the query's label, unless the own vote goes."""
     bank, seen = guess
-    weigher = LearnedWeighting(start_attention(bank, SOFTMAX, ALL_PARTS, seen.near, seed=0))
+    weigher = LearnedWeighting(start_attention(SOFTMAX, ALL_PARTS, seen, seed=0))
     shared = (seen.near.labels == seen.judges.labels[:, None]).ravel()
     found = {}
     for name, each in (("honest", seen), ("leaky", leaky(seen))):
@@ -196,7 +215,7 @@ def test_random_labels_train_to_chance_unless_the_own_vote_stays_in(guess):
     held = Seen.by(Hearing(bank, outside(*noise(600, 4))), 10, np.ones(3), 10**6)
     ends, start = {}, None
     for name, learn in (("honest", seen), ("leaky", leaky(seen))):
-        attention = start_attention(bank, SOFTMAX, ONLY_LABELS, seen.near, seed=0)
+        attention = start_attention(SOFTMAX, ONLY_LABELS, seen, seed=0)
         task = VoteTask(attention, learn, held, mass=0.5, class_weight=np.ones(3))
         start = task.learn.nll(LearnedWeighting(attention), 0.5, np.ones(3)).mean()
         history = run(task, options, seed=0)
@@ -209,7 +228,7 @@ def test_random_labels_train_to_chance_unless_the_own_vote_stays_in(guess):
 def test_two_heads_differ_after_a_hundred_steps():
     bank = filled(*blobs(300, 0, spread=1.5))
     seen = Seen.by(Hearing(bank, inside(bank)), 10, np.ones(4), 10**6)
-    attention = start_attention(bank, SOFTMAX, AttentionOptions(heads=2), seen.near, seed=0)
+    attention = start_attention(SOFTMAX, AttentionOptions(heads=2), seen, seed=0)
 
     def heads():
         weigher = LearnedWeighting(attention)
@@ -231,7 +250,8 @@ def test_two_heads_differ_after_a_hundred_steps():
 def test_every_part_gets_a_gradient_from_the_served_vote(part):
     bank = filled(*blobs(200, 0, spread=1.5))
     weigher, _ = trained(bank, inside(bank), None, classes=4, epochs=3)
-    start = start_attention(bank, SOFTMAX, ALL_PARTS, inside(bank).neighbors(bank, 10), seed=0)
+    seen = Seen.by(Hearing(bank, inside(bank)), 10, np.ones(4), 10**6)
+    start = start_attention(SOFTMAX, ALL_PARTS, seen, seed=0)
     before, after = start.parts()[part], weigher.attention.parts()[part]
     assert any(not torch.equal(one, two) for one, two in zip(before, after, strict=True))
 

@@ -37,6 +37,10 @@ class MultiHeadNeighborAttention(nn.Module):
             for cosine 10. It is learned within .01 and 100, for cosine 1 and 100.
         unit: A typical distance (for ``ip``: inner product), so that data in any units learns alike.
             Cosine has none to choose: 1.
+        center: (dim,) where the vectors lie; 0 unless given. What is projected is counted from there.
+        length: Their typical distance from it; by default that which ``unit`` suggests. Vectors that lie far from
+            0, or much further apart than a vector and its neighbors, would drown the projections otherwise.
+            Vectors of length 1 have neither to choose.
         normalized: Whether vectors have length 1, as those of an embedder that normalizes; by default for cosine.
 
     >>> attention = MultiHeadNeighborAttention(8).eval()
@@ -48,6 +52,8 @@ class MultiHeadNeighborAttention(nn.Module):
     """
 
     unit: Tensor
+    center: Tensor
+    length: Tensor
 
     def __init__(
         self,
@@ -57,6 +63,8 @@ class MultiHeadNeighborAttention(nn.Module):
         metric: Metric = "l2",
         scale: float | None = None,
         unit: float = 1.0,
+        center: Tensor | None = None,
+        length: float | None = None,
         normalized: bool | None = None,
     ) -> None:
         super().__init__()
@@ -65,7 +73,12 @@ class MultiHeadNeighborAttention(nn.Module):
         self.embed_dim = _checked_dim(embed_dim)
         self.num_heads = heads = options.num_heads
         self.normalized = metric == "cosine" if normalized is None else normalized
+        if self.normalized and not (center is None and length is None):
+            raise InvalidInput("vectors of length 1 are compared as they are: center and length must be None")
         self.register_buffer("unit", torch.tensor(_checked_unit(unit, self.metric)))
+        self.register_buffer("center", _checked_center(center, embed_dim))
+        usual = usual_length(self.unit, self.metric, self.normalized)
+        self.register_buffer("length", usual if length is None else torch.tensor(_positive(length, "length")))
         # Relative to the usual start, which is exact in float32 this way, and where weight decay pulls to.
         begin = math.log(_checked_scale(scale, self.metric) / SCALES[self.metric][0])
         self.log_scale = nn.Parameter(torch.full((heads,), begin))
@@ -171,19 +184,16 @@ class MultiHeadNeighborAttention(nn.Module):
         query, neighbors = query.to(self.dtype), neighbors.to(self.dtype)
         if not there.all():  # what stands where there is no neighbor may be NaN; a copy only where needed
             neighbors = neighbors.masked_fill(~there[..., None], 0.0)
-        length = self._length()
-        folded = projections.folded(query / length)
-        scores = {"projections": score(folded / length, neighbors)}
+        folded = projections.folded((query - self.center) / self.length)
+        scores = {"projections": score(folded / self._step(), neighbors)}
         if self.self_attention is not None:
-            near = neighbors / length
+            near = ((neighbors - self.center) / self.length).masked_fill(~there[..., None], 0.0)
             scores["self_attention"] = score(folded, self.self_attention(near, there) - near)
         return scores
 
-    def _length(self) -> Tensor:
-        """A typical length of the vectors, by which they are divided."""
-        if self.normalized:
-            return torch.ones_like(self.unit)
-        return self.unit.sqrt() if self.metric == "ip" else self.unit
+    def _step(self) -> Tensor:
+        """How far apart neighbors are that the projections tell from each other."""
+        return self.unit if self.metric == "l2" and not self.normalized else self.length
 
     def _kept(self, there: Tensor) -> Tensor:
         """Which neighbors are left after dropout: in training some are hidden from all heads, never the last."""
@@ -222,6 +232,13 @@ def logit_size(logits: Tensor, found: Tensor | None = None) -> Tensor:
     return (centered.square().sum() / there.sum().clamp(min=1)).sqrt()
 
 
+def usual_length(unit: Tensor, metric: Metric, normalized: bool) -> Tensor:
+    """How far from the center vectors lie, as far as the unit tells."""
+    if normalized:
+        return torch.ones_like(unit)
+    return unit.sqrt() if metric == "ip" else unit.clone()
+
+
 def _scales(logs: Tensor, unit: Tensor, metric: Metric) -> Tensor:
     """What is multiplied with similarities, within the bounds, in the precision of ``logs``."""
     start, low, high = SCALES[metric]
@@ -256,11 +273,24 @@ def _checked_dim(embed_dim: int) -> int:
 
 
 def _checked_unit(unit: float, metric: Metric) -> float:
-    if not (math.isfinite(unit) and unit > 0):
-        raise InvalidInput(f"unit must be a positive distance, got {unit!r}")
+    _positive(unit, "unit")
     if metric == "cosine" and unit != 1:
         raise InvalidInput(f"cosine has no unit to choose, got {unit=}")
     return float(unit)
+
+
+def _checked_center(center: Tensor | None, embed_dim: int) -> Tensor:
+    if center is None:
+        return torch.zeros(embed_dim)
+    if center.shape != (embed_dim,) or not center.isfinite().all():
+        raise InvalidInput(f"center must be {embed_dim} finite numbers, got {center!r}")
+    return center.detach().clone().float()
+
+
+def _positive(value: float, name: str) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidInput(f"{name} must be a positive distance, got {value!r}")
+    return float(value)
 
 
 def _checked_scale(scale: float | None, metric: Metric) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnknn.attend.attention import MultiHeadNeighborAttention
+from attnknn.attend.attention import MultiHeadNeighborAttention, usual_length
 from attnknn.attend.biases import prototype_alignment
 from attnknn.attend.options import AttentionOptions
 from attnknn.attend.weighting import Weighting, log_reliability, row_weights
@@ -29,7 +30,7 @@ class LearnedWeighting:
 
     def __init__(self, attention: MultiHeadNeighborAttention) -> None:
         self.attention = attention.eval()
-        self._sums: tuple[int, int, NDArray[np.float32]] | None = None  # of a bank, after so many edits
+        self._sums: tuple[int, int, _Sums] | None = None  # of a bank, after so many edits
 
     @property
     def scale(self) -> float:
@@ -87,12 +88,12 @@ class LearnedWeighting:
         if options.label_bias:
             facts["reliability"] = torch.from_numpy(np.exp(log_reliability(near, bank, leaving_out)))
         if options.prototypes:
-            own = query = None
+            sums, own, query = self._summed(bank), None, None
             if leaving_out is not None:
                 own = torch.from_numpy(bank.labels(leaving_out))
-                query = torch.from_numpy(_own_part(bank, leaving_out))
+                query = torch.from_numpy(sums.of_own(leaving_out))
             facts["alignment"] = prototype_alignment(
-                facts["neighbors"], facts["neigh_labels"], torch.from_numpy(self._class_sums(bank)), own, query
+                facts["neighbors"], facts["neigh_labels"], torch.from_numpy(sums.classes), own, query
             )
         return facts
 
@@ -110,14 +111,10 @@ class LearnedWeighting:
             "options": attention.options.state(),
         }
 
-    def _class_sums(self, bank: MemoryBank) -> NDArray[np.float32]:
-        """(classes, dim) sums of the bank's vectors by label, until the bank is next edited."""
+    def _summed(self, bank: MemoryBank) -> _Sums:
+        """The sums of a bank, until it is next edited."""
         if self._sums is None or self._sums[:2] != (id(bank), bank.edits):
-            rows = bank.live
-            labels = bank.labels(rows)
-            sums = np.zeros((int(labels.max(initial=-1)) + 1, bank.dim), np.float64)
-            np.add.at(sums, labels, bank.vectors(rows))
-            self._sums = id(bank), bank.edits, sums.astype(np.float32)
+            self._sums = id(bank), bank.edits, _Sums.of(bank)
         return self._sums[2]
 
 
@@ -157,21 +154,43 @@ def weigher_from_state(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
         metric=state["metric"],
         normalized=state["normalized"],
     )
+    # Before attentions kept where vectors lie, they were taken to lie around 0, as far out as the unit says.
+    earlier = {"center": torch.zeros(attention.embed_dim)}
+    if "unit" in tensors:
+        earlier["length"] = usual_length(tensors["unit"], attention.metric, attention.normalized)
     try:
-        attention.load_state_dict(dict(tensors))
+        attention.load_state_dict(earlier | dict(tensors))
     except RuntimeError as problem:
         raise InvalidInput(f"the weights do not fit the attention: {problem}") from problem
     return LearnedWeighting(attention)
 
 
-def _own_part(bank: MemoryBank, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(rows, dim) what each row and the rows of its group and label add to the sum of their class."""
-    live = bank.live
-    groups, labels = bank.groups(live), bank.labels(live)
-    alone = groups < 0
-    keys = np.where(alone, -1 - live, groups * (int(labels.max(initial=0)) + 1) + labels)
-    distinct, place = np.unique(keys, return_inverse=True)
-    sums = np.zeros((len(distinct), bank.dim), np.float64)
-    np.add.at(sums, place, bank.vectors(live))
-    part: NDArray[np.float32] = sums[place[np.searchsorted(live, rows)]].astype(np.float32)
-    return part
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Sums of a bank's vectors: of each class, and of each group of rows that leave each other out."""
+
+    classes: NDArray[np.float32]  # (classes, dim)
+    groups: NDArray[np.float32]  # (groups, dim), of one label each; a row without a group is its own
+    place: NDArray[np.int64]  # (bank rows,) the group of each row
+
+    @classmethod
+    def of(cls, bank: MemoryBank) -> _Sums:
+        live = bank.live
+        vectors, groups, labels = bank.vectors(live), bank.groups(live), bank.labels(live)
+        many = int(labels.max(initial=-1)) + 1
+        keys = np.where(groups < 0, -1 - live, groups * many + labels)
+        distinct, place = np.unique(keys, return_inverse=True)
+        rows = np.zeros(int(live.max(initial=-1)) + 1, np.int64)
+        rows[live] = place
+        return cls(_summed_by(labels, many, vectors), _summed_by(place, len(distinct), vectors), rows)
+
+    def of_own(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """(rows, dim) what each row and the rows of its group and label add to the sum of their class."""
+        part: NDArray[np.float32] = self.groups[self.place[rows]]
+        return part
+
+
+def _summed_by(keys: NDArray[np.int64], many: int, vectors: NDArray[Any]) -> NDArray[np.float32]:
+    sums = np.zeros((many, vectors.shape[1]), np.float64)
+    np.add.at(sums, keys, vectors)
+    return sums.astype(np.float32)

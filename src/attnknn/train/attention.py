@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 MOST_CELLS: Final = 600_000  # training queries x neighbors
 EPOCHS: Final = 8
 _BATCH: Final = 256
-_LR: Final = 3e-3
+_LR: Final = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +156,36 @@ class VoteTask:
 
 
 def start_attention(
-    bank: MemoryBank, weighting: Weighting, options: AttentionOptions, near: Neighbors, *, seed: int
+    weighting: Weighting, options: AttentionOptions, seen: Seen, *, seed: int
 ) -> MultiHeadNeighborAttention:
-    """An attention that weighs as ``weighting`` does until it is trained."""
-    _, low, high = SCALES[bank.metric]
-    unit = 1.0
-    if bank.metric != "cosine":
-        gaps = np.abs(near.distances[near.found])
-        middle = float(np.median(gaps)) if len(gaps) else 0.0
-        unit = middle if middle > 0 else 1.0
+    """An attention that weighs as ``weighting`` does until it is trained, in units of what these judges see."""
+    metric = seen.bank.metric
+    _, low, high = SCALES[metric]
+    gaps = np.abs(seen.near.distances[seen.near.found])
+    unit = 1.0 if metric == "cosine" or not len(gaps) else _or_1(np.median(gaps))
     scale = float(np.clip(weighting.scale * unit, low, high))
-    if bank.metric != "cosine":
+    center = length = None
+    if metric != "cosine":
         unit = scale / weighting.scale  # so that it starts as the softmax weighting, whatever the scale
+        vectors = seen.judges.vectors.astype(np.float64)
+        center = vectors.mean(axis=0)
+        length = _or_1(np.linalg.norm(vectors - center, axis=1).mean())
     with random_kept(torch.device("cpu")):
         seed_torch(seed, torch.device("cpu"))
-        return MultiHeadNeighborAttention(bank.dim, options, metric=bank.metric, scale=scale, unit=unit)
+        return MultiHeadNeighborAttention(
+            seen.bank.dim,
+            options,
+            metric=metric,
+            scale=scale,
+            unit=unit,
+            center=None if center is None else torch.from_numpy(center),
+            length=length,
+        )
+
+
+def _or_1(size: np.floating[Any]) -> float:
+    """A size that can be divided by."""
+    return float(size) if 0 < size < np.finfo(np.float32).max else 1.0
 
 
 def train_attention(
@@ -193,7 +208,7 @@ def train_attention(
 ) -> tuple[LearnedWeighting, History]:
     """Train the attention on rows of the bank; with validation rows it is the one of the best epoch.
 
-    Epoch 0, where it weighs as ``weighting`` does, is a candidate too.
+    Epoch 0, where it weighs as ``weighting`` does, is a candidate too, unless the parts are always kept.
 
     Args:
         bank: The examples.
@@ -214,10 +229,15 @@ def train_attention(
     """
     learners = Seen.by(Hearing(bank, learn), k, class_weight, cells)
     seen = None if held is None else Seen.by(Hearing(bank, held), k, class_weight, cells)
-    attention = start_attention(bank, weighting, options, learners.near, seed=seed).to(device)
+    attention = start_attention(weighting, options, learners, seed=seed).to(device)
     task = VoteTask(attention, learners, seen, mass=mass, class_weight=class_weight, entropy=entropy)
     loop = LoopOptions(
-        epochs=EPOCHS, lr=_LR, weight_decay=1e-2, warmup=0.1, clip=1.0, validate_first=seen is not None
+        epochs=EPOCHS,
+        lr=_LR,
+        weight_decay=1e-2,
+        warmup=0.1,
+        clip=1.0,
+        validate_first=seen is not None and not options.always,
     )
     with threads_for(len(bank)):
         history = run(
