@@ -69,7 +69,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     asked = parser.parse_args()
     config = {name: value for name, value in vars(asked).items() if name != "out"}
-    kinds = {"usual": AttentionOptions(), "all": AttentionOptions(prototypes=True, self_attention=True)}
+    kinds = {
+        "usual": AttentionOptions(),
+        "all": AttentionOptions(distance_bias=True, prototypes=True, self_attention=True),
+    }
     found = {name: measure(**config, parts=parts) for name, parts in kinds.items()}
     write_json(asked.out, recorded({"config": config, "attention": found}))
     for name, each in found.items():

@@ -17,7 +17,7 @@ from attnknn.errors import InvalidInput
 from attnknn.ops import METRICS, distances, similarity, softmax, unit
 
 SCALES = {"l2": (1.0, 0.01, 100.0), "cosine": (10.0, 1.0, 100.0), "ip": (1.0, 0.01, 100.0)}  # start and bounds
-EVERYTHING = AttentionOptions(prototypes=True, self_attention=True, neighbor_dropout=0.0)
+EVERYTHING = AttentionOptions(distance_bias=True, prototypes=True, self_attention=True, neighbor_dropout=0.0)
 COMBINATIONS = [
     dict(zip(PARTS, switches, strict=True))
     for switches in product([True, False], repeat=len(PARTS))
@@ -242,7 +242,7 @@ def test_a_query_without_neighbors_gets_weights_of_zero_and_finite_gradients():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_no_queries_and_no_neighbors_are_no_error(training):
-    attention = made(AttentionOptions(prototypes=True, self_attention=True)).train(training)
+    attention = made(AttentionOptions(distance_bias=True, prototypes=True, self_attention=True)).train(training)
     for queries, k in ((0, 5), (3, 0)):
         assert attention(**task(0, queries=queries, k=k)).shape == (queries, k)
 
@@ -504,7 +504,13 @@ def test_options_that_are_wrong_or_that_nothing_reads_are_refused(given, message
 @pytest.mark.parametrize("part", PARTS)
 def test_options_without_a_part_drop_what_only_it_read(part):
     full = AttentionOptions(
-        heads=2, head_dim=3, prototypes=True, self_attention=True, hidden=5, neighbor_dropout=0.3
+        heads=2,
+        head_dim=3,
+        distance_bias=True,
+        prototypes=True,
+        self_attention=True,
+        hidden=5,
+        neighbor_dropout=0.3,
     )
     less = full.without(part)
     assert part not in less.parts

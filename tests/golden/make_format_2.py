@@ -32,7 +32,9 @@ def main() -> None:
     model = AttnKNNClassifier(
         5,
         n_estimators=2,
-        attention=AttentionOptions(heads=2, head_dim=3, hidden=4, prototypes=True, self_attention=True),
+        attention=AttentionOptions(
+            heads=2, head_dim=3, hidden=4, distance_bias=True, prototypes=True, self_attention=True
+        ),
         training=TrainingOptions(epochs=4, lr=1e-2, embed_dim=3),
         device="cpu",
         random_state=0,

@@ -18,7 +18,7 @@ from attnknn.train import Hearing, Judges, LoopOptions, loop, train_attention
 from attnknn.train.attention import Seen, VoteTask, part_sizes, start_attention
 from attnknn.train.loop import run
 
-ALL_PARTS = AttentionOptions(prototypes=True, self_attention=True)
+ALL_PARTS = AttentionOptions(distance_bias=True, prototypes=True, self_attention=True)
 ONLY_LABELS = AttentionOptions(projections=False, distance_bias=False)
 SOFTMAX = Weighting("softmax", 1.0)
 

@@ -34,14 +34,14 @@ class AttentionOptions:
         neighbor_dropout: Share of the neighbors hidden from each training query, 0.1 unless given.
         always: Whether the learned parts are kept even where they do not improve the validation NLL.
 
-    >>> AttentionOptions(prototypes=True).without("projections", "label_bias").parts
-    ('distance_bias', 'prototypes')
+    >>> AttentionOptions(prototypes=True).without("projections").parts
+    ('label_bias', 'prototypes')
     """
 
     heads: int | None = None
     head_dim: int | None = None
     projections: bool = True
-    distance_bias: bool = True
+    distance_bias: bool = False
     label_bias: bool = True
     prototypes: bool = False
     self_attention: bool = False

@@ -10,8 +10,8 @@ from attnknn.study.job import Method
 from attnknn.study.ours import Ours
 from attnknn.study.recipe import PARTS
 
-EVERYTHING = AttentionOptions(prototypes=True, self_attention=True, always=True)
-NOTHING = AttentionOptions(projections=False, distance_bias=False, label_bias=False)
+EVERYTHING = AttentionOptions(distance_bias=True, prototypes=True, self_attention=True, always=True)
+NOTHING = AttentionOptions().without("projections", "label_bias")
 
 
 def _without(part: str) -> AttentionOptions:
