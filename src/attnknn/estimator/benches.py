@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from attnknn.attend import Weighting
 from attnknn.bank import Id, MemoryBank
 from attnknn.bank.store import checked_groups
 from attnknn.data import duplicate_groups, folds, split
@@ -31,7 +32,7 @@ from attnknn.estimator.options import (
     search_metric,
     training_device,
 )
-from attnknn.train import Hearing, History, Judges, Layout, Rows, TrainingOptions, train_network
+from attnknn.train import Hearing, History, Judges, Layout, Rows, TrainingOptions, train_network, tune
 
 HELD_OUT_FROM: Final = 2000
 """Rows from which one held-out part is enough."""
@@ -129,10 +130,16 @@ class _Rehearsal:
     histories: list[History]
     hearings: list[Hearing]
 
-    @property
-    def nll(self) -> float:
-        """Mean validation NLL over the parts."""
-        return float(np.mean([history.best_nll for history in self.histories]))
+    def nll(self, classes: int, k: int | None) -> float:
+        """The NLL of the vote that the judges would be served, with their choice of k, scale and prior mass.
+
+        The NLL that ended the training would not do: it has the scale that the training had come to, and a slow
+        learner with the better vectors may still have a poor one.
+        """
+        even = np.ones(classes)
+        hearings = [Hearing(each.bank, each.judges.able(each.bank, even)) for each in self.hearings]
+        tuning = tune(hearings, Weighting("softmax"), k=k, class_weight=even, calibrated=True)
+        return min((nll for _, nll, _ in tuning.curve), default=np.inf)
 
 
 def lessons_of(
@@ -195,17 +202,17 @@ def make_benches(model: Any, lessons: Sequence[Lesson], options: Options) -> tup
     )
     asked, learns = model.training is not None, first.kind in NETWORKS
     if learns and _teachable(first.rows, TRAIN_FROM if not asked else 1):
-        return _trained_benches(lessons, school)
+        return _trained_benches(lessons, school, options.k)
     if learns and (asked or school.members > 1):
         warnings.warn("too few rows or classes to train on: nothing is trained", UserWarning, stacklevel=3)
     return first, [Bench(None, _filled(first, first.rows.features), (), (), school.seed)]
 
 
-def _trained_benches(lessons: Sequence[Lesson], school: School) -> tuple[Lesson, list[Bench]]:
+def _trained_benches(lessons: Sequence[Lesson], school: School, k: int | None) -> tuple[Lesson, list[Bench]]:
     """Members share the held-out rows and differ in all that is drawn."""
     parts = _parts(lessons[0].rows, school)
     rehearsed = [_rehearsed(lesson, school, parts, 0) for lesson in lessons]
-    best = int(np.argmin([each.nll for each in rehearsed])) if len(lessons) > 1 else 0
+    best = int(np.argmin([each.nll(lessons[0].classes, k) for each in rehearsed])) if len(lessons) > 1 else 0
     lesson = lessons[best]
     rehearsals = [rehearsed[best], *(_rehearsed(lesson, school, parts, m) for m in range(1, school.members))]
     return lesson, [_served(lesson, school, parts, each, m) for m, each in enumerate(rehearsals)]
