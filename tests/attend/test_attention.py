@@ -488,6 +488,10 @@ def test_no_neighbor_is_hidden_outside_training():
         ({"hidden": -1}, "got -1"),
         ({"neighbor_dropout": 1.0}, "got 1.0"),
         ({"neighbor_dropout": math.nan}, "got nan"),
+        ({"robust": 1.5}, "robust must lie within 0 and 1, got 1.5"),
+        ({"robust": True}, "got True"),
+        ({"robust": math.nan}, "got nan"),
+        (dict.fromkeys(PARTS, False) | {"robust": 0.7}, "robust=0.7 is how parts are trained"),
         ({"label_bias": 1}, "label_bias .* got 1"),
         ({"projections": False, "self_attention": True}, "projections=False"),
         ({"projections": False, "heads": 2}, "heads=2"),
@@ -511,6 +515,7 @@ def test_options_without_a_part_drop_what_only_it_read(part):
         self_attention=True,
         hidden=5,
         neighbor_dropout=0.3,
+        robust=0.7,
     )
     less = full.without(part)
     assert part not in less.parts

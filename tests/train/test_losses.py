@@ -13,7 +13,7 @@ from torch.nn import functional
 from attnknn import ops
 from attnknn.errors import InvalidInput
 from attnknn.train import nca as core
-from attnknn.train.losses import candidates, nca, served_vote, supcon, weight_entropy
+from attnknn.train.losses import candidates, nca, robust_loss, served_vote, supcon, weight_entropy
 
 
 def close_by(metric, query, key):
@@ -306,3 +306,20 @@ def test_candidates_are_a_fair_share_of_distinct_rows():
 def test_candidates_refuse_shares_outside_0_to_1(count, share):
     with pytest.raises(InvalidInput, match=f"count={count}, share={share}"):
         candidates(count, share, torch.Generator())
+
+
+@pytest.mark.parametrize("robust", [0.3, 0.7, 1.0])
+def test_a_robust_loss_is_bounded_and_tends_to_nll(robust):
+    chances = torch.tensor([1e-30, 0.2, 0.9, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(robust_loss(chances, robust), (1 - chances**robust) / robust)
+    assert robust_loss(chances, robust).max() <= 1 / robust
+    torch.testing.assert_close(robust_loss(chances[1:], 1e-6), -chances[1:].log(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(robust_loss(chances, 0.0), -chances.log())
+
+
+def test_the_served_vote_can_be_robust():
+    weights, labels = torch.tensor([[0.75, 0.25], [0.5, 0.5]]), torch.tensor([[0, 1], [1, 1]])
+    prior = torch.tensor([0.5, 0.5])
+    got = served_vote(weights, labels, torch.tensor([0, 0]), prior, 1.0, robust=0.5)
+    chances = torch.tensor([(0.75 + 0.5) / 2, 0.5 / 2])
+    torch.testing.assert_close(got, ((1 - chances**0.5) / 0.5).mean())

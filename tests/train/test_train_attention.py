@@ -13,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 from attnknn import AttentionOptions, InvalidInput, MemoryBank
 from attnknn.attend import LearnedWeighting, Weighting
 from attnknn.data.noise import flip_labels
+from attnknn.estimator import fitting
 from attnknn.estimator.fitting import helps
 from attnknn.train import Hearing, Judges, LoopOptions, loop, train_attention
 from attnknn.train.attention import Seen, VoteTask, part_sizes, start_attention
@@ -182,6 +183,43 @@ def test_under_label_noise_wrongly_labelled_neighbors_lose_weight(distrusting):
     plain, learned = SOFTMAX(*given).numpy(), weigher(*given).numpy()
     np.testing.assert_allclose(learned.sum(axis=1), 1, atol=1e-6)
     assert (learned * wrong[near.rows]).sum() < 0.6 * (plain * wrong[near.rows]).sum()
+
+
+def test_a_robust_loss_learns_from_wrong_labels_whom_not_to_trust():
+    """Queries are as often wrong as the bank: NLL learns to predict the wrong labels too."""
+    vectors, labels = blobs(2000, 0)
+    noisy = flip_labels(labels, 0.3, kind="asymmetric", classes=4, random=np.random.default_rng(0))
+    bank, (asked, truth) = filled(vectors, noisy), blobs(600, 1)
+    held = outside(asked, flip_labels(truth, 0.3, kind="asymmetric", classes=4, random=np.random.default_rng(1)))
+    found = {}
+    for robust in (0.0, 0.7):
+        options = replace(ONLY_LABELS, robust=robust)
+        weigher, history = trained(bank, inside(bank), held, options, k=8, classes=4)
+        judged = Seen.by(Hearing(bank, held), 8, np.ones(4), 10**6)
+        votes = judged.votes(weigher, 0.1, np.ones(4))
+        assert history.best_nll == pytest.approx(judged.losses(votes, robust).mean(), rel=1e-6)
+        found[robust] = votes
+    found["plain"] = judged.votes(SOFTMAX, 0.1, np.ones(4))
+    right = {name: (votes.argmax(axis=1) == truth).mean() for name, votes in found.items()}
+    sure = {name: votes[np.arange(600), truth].mean() for name, votes in found.items()}
+    assert right[0.7] > right["plain"] + 0.02
+    assert sure[0.7] > max(sure["plain"], sure[0.0]) + 0.05
+
+
+@pytest.mark.parametrize(("right", "ships"), [([1.0, 0, 0, 0], True), ([0.0] * 4, True), ([0.0, -1, 0, 0], False)])
+def test_what_predicts_better_but_is_less_often_right_does_not_ship(monkeypatch, right, ships):
+    weigher = LearnedWeighting(start_attention(SOFTMAX, ALL_PARTS, guess_of(filled(*noise(50, 0))), seed=0))
+    told = fitting._Trained(
+        weigher, 1, gain=np.array([0.5, 0.4, 0.5, 0.6]), right=np.array(right), importance=np.ones(4)
+    )
+    monkeypatch.setattr(fitting, "_trained", lambda *args: told)
+    found = fitting._attention(None, (None,), None, None, ALL_PARTS)
+    assert (found == (weigher, (weigher,))) if ships else (found is None)
+    assert fitting._attention(None, (None,), None, None, replace(ALL_PARTS, always=True)) is not None
+
+
+def guess_of(bank):
+    return Seen.by(Hearing(bank, inside(bank)), 10, np.ones(3), 10**6)
 
 
 def leaky(seen):

@@ -32,6 +32,8 @@ class AttentionOptions:
         self_attention: Whether neighbors look at each other before their projections are compared.
         hidden: Width of the two small networks, 16 unless given.
         neighbor_dropout: Share of the neighbors hidden from each training query, 0.1 unless given.
+        robust: For labels that may be wrong, above 0 and up to 1; 0.7 is a good choice. The parts are trained
+            with a loss that wrong labels cannot dominate, the less so the larger it is; 0 is NLL.
         always: Whether the learned parts are kept even where they do not improve the validation NLL.
 
     >>> AttentionOptions(prototypes=True).without("projections").parts
@@ -47,6 +49,7 @@ class AttentionOptions:
     self_attention: bool = False
     hidden: int | None = None
     neighbor_dropout: float | None = None
+    robust: float = 0.0
     always: bool = False
 
     def __post_init__(self) -> None:
@@ -58,8 +61,10 @@ class AttentionOptions:
             if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
                 raise InvalidInput(f"{name} must be a whole number of at least 1, got {width!r}")
         rate = self.neighbor_dropout
-        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1):
+        if rate is not None and not (_between(rate, 0, 1) and rate < 1):
             raise InvalidInput(f"neighbor_dropout must be at least 0 and below 1, got {rate!r}")
+        if not _between(self.robust, 0, 1):
+            raise InvalidInput(f"robust must lie within 0 and 1, got {self.robust!r}")
         self._check_that_all_is_read()
 
     def _check_that_all_is_read(self) -> None:
@@ -73,6 +78,8 @@ class AttentionOptions:
             raise InvalidInput(f"hidden={self.hidden} is the width of a bias, but both biases are off")
         if not self.parts and self.always:
             raise InvalidInput("always=True keeps the learned parts, but all of them are off")
+        if not self.parts and self.robust:
+            raise InvalidInput(f"robust={self.robust} is how parts are trained, but all of them are off")
         if not self.parts and self.neighbor_dropout:
             raise InvalidInput(f"neighbor_dropout={self.neighbor_dropout} without any learned part")
 
@@ -116,9 +123,13 @@ class AttentionOptions:
         if not left & {"distance_bias", "label_bias"}:
             off["hidden"] = None
         if not left:
-            off |= {"neighbor_dropout": None, "always": False}
+            off |= {"neighbor_dropout": None, "robust": 0.0, "always": False}
         return replace(self, **off)
 
     def state(self) -> dict[str, Any]:
         """The options as given, for JSON; ``AttentionOptions(**state)`` makes them again."""
         return asdict(self)
+
+
+def _between(value: Any, low: float, high: float) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and low <= value <= high

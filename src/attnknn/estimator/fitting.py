@@ -143,31 +143,67 @@ def _weighed(bench: Bench, wish: Wish, random: np.random.Generator) -> _Fitted:
 def _attention(
     bench: Bench, hearings: tuple[Hearing, ...], tuning: Tuning, wish: Wish, parts: AttentionOptions
 ) -> tuple[LearnedWeighting, tuple[LearnedWeighting, ...]] | None:
-    """The attention to serve and those to judge it by; None unless it improves the judges' NLL by its error."""
-    mass = max(tuning.mass, 1e-4)
-    weighers, epochs, gains, importance = [], [], [], []
-    for number, hearing in enumerate(hearings):
-        learn, held = _learners(hearing, wish, bench.seed)
-        # Half of them choose the epoch, the others decide whether it ships: who chose would flatter it.
-        half = np.arange(len(held)) % 2 == 0
-        held, court = held.take(half), held.take(~half)
-        name = f"attention-{bench.seed}-{number}"
-        weigher, history = _train(hearing, learn, held, tuning, wish, parts, bench.seed, name, len(hearings))
-        weighers.append(weigher)
-        epochs.append(history.best_epoch)
-        seen = Seen.by(Hearing(hearing.bank, court), tuning.k, wish.class_weight, _MOST_CELLS)
-        before, after = (seen.nll(each, mass, wish.class_weight) for each in (tuning.weighting, weigher))
-        gains.append(before - after)
-        importance.append(seen.judges.weights * wish.class_weight[seen.judges.labels])
-    if not parts.always and not helps(np.concatenate(gains), np.concatenate(importance)):
+    """The attention to serve and those to judge it by; None where it does not convince the judges."""
+    trained = [
+        _trained(bench, hearing, at, len(hearings), tuning, wish, parts) for at, hearing in enumerate(hearings)
+    ]
+    gains, right, importance = (
+        np.concatenate([getattr(each, name) for each in trained]) for name in ("gain", "right", "importance")
+    )
+    # Wrong labels can be predicted better at the cost of the right ones: the loss sinks, and so does accuracy.
+    if not parts.always and not (helps(gains, importance) and importance @ right >= 0):
         return None
-    if len(hearings) == 1:
-        return weighers[0], tuple(weighers)
+    weighers = tuple(each.weigher for each in trained)
+    return _served(bench, weighers, [each.epoch for each in trained], tuning, wish, parts), weighers
+
+
+@dataclass(frozen=True, slots=True)
+class _Trained:
+    """An attention, and what it changes for each of its judges."""
+
+    weigher: LearnedWeighting
+    epoch: int
+    gain: Floats  # by how much the loss sinks
+    right: Floats  # 1 where it is right now and was not, -1 where it was
+    importance: Floats
+
+
+def _trained(
+    bench: Bench, hearing: Hearing, at: int, turns: int, tuning: Tuning, wish: Wish, parts: AttentionOptions
+) -> _Trained:
+    learn, held = _learners(hearing, wish, bench.seed)
+    name = f"attention-{bench.seed}-{at}"
+    weigher, history = _train(hearing, learn, held, tuning, wish, parts, bench.seed, name, turns)
+    seen = Seen.by(Hearing(hearing.bank, held), tuning.k, wish.class_weight, _MOST_CELLS)
+    before, after = (
+        seen.votes(each, max(tuning.mass, 1e-4), wish.class_weight) for each in (tuning.weighting, weigher)
+    )
+    judges = seen.judges
+    was, now = ((votes.argmax(axis=1) == judges.labels).astype(np.float64) for votes in (before, after))
+    return _Trained(
+        weigher=weigher,
+        epoch=history.best_epoch,
+        gain=seen.losses(before, parts.robust) - seen.losses(after, parts.robust),
+        right=now - was,
+        importance=judges.weights * wish.class_weight[judges.labels],
+    )
+
+
+def _served(
+    bench: Bench,
+    weighers: tuple[LearnedWeighting, ...],
+    epochs: Sequence[int],
+    tuning: Tuning,
+    wish: Wish,
+    parts: AttentionOptions,
+) -> LearnedWeighting:
+    """Of one hearing its own attention, of several one more that learns from all rows."""
+    if len(weighers) == 1:
+        return weighers[0]
     everyone = Hearing(bench.bank, Judges.of(bench.bank, bench.bank.live).able(bench.bank, wish.class_weight))
     last = max(1, round(float(np.mean(epochs))))
     learn = everyone.judges.take(np.random.default_rng(bench.seed).permutation(len(everyone.judges)))
-    final, _ = _train(everyone, learn, None, tuning, wish, parts, bench.seed, f"attention-{bench.seed}", 1, last)
-    return final, tuple(weighers)
+    return _train(everyone, learn, None, tuning, wish, parts, bench.seed, f"attention-{bench.seed}", 1, last)[0]
 
 
 def helps(gains: Floats, importance: Floats) -> bool:

@@ -15,6 +15,7 @@ from attnknn.attend import AttentionOptions, LearnedWeighting
 from attnknn.calibrate import Identity
 from attnknn.estimator import AttnKNNClassifier
 from attnknn.study.job import Fitted, Job, Predictions, Stopwatch
+from attnknn.study.recipe import ROBUST
 from attnknn.study.splits import Rows
 from attnknn.train import Hearing
 from attnknn.train.attention import Seen, part_sizes
@@ -50,13 +51,16 @@ class Ours:
             model, earlier = _shared(job)
             watch = Stopwatch()
             if self.weights != TRAINED or self.attention is not None:
-                model = reweighed(model, self.weights, self.attention)
+                model = reweighed(model, self.weights, _robust(job, self.attention))
         return Fitted(chosen(model), earlier + watch.seconds, lambda rows: _predict(model, job, rows))
 
 
 def trained(job: Job, how: Ours) -> Any:
     """A classifier fitted on the training rows of a cell."""
     ours = job.recipe.ours
+    further = {name: value for name, value in ours.options.items() if name != ROBUST}
+    wrong = how.weights == TRAINED and ROBUST in ours.options
+    asked = _robust(job, AttentionOptions()) if wrong else None
     arguments = {
         "n_neighbors": ours.n_neighbors,
         "weights": how.weights,
@@ -67,12 +71,19 @@ def trained(job: Job, how: Ours) -> Any:
         "validation_fraction": ours.validation_fraction,
         "device": job.device,
         "random_state": job.seed,
-        **(ours.options if how.embedder is None else {}),
+        "attention": asked,
+        **(further if how.embedder is None else {}),
         **how.options,
     }
     rows = job.parts.train
     model = AttnKNNClassifier(**arguments)
     return model.fit(job.task.frame.iloc[rows], job.task.classes[job.parts.labels[rows]], classes=job.task.classes)
+
+
+def _robust(job: Job, attention: AttentionOptions | None) -> AttentionOptions | None:
+    """The same parts, trained as robustly as the recipe says."""
+    robust = job.recipe.ours.options.get(ROBUST, 0.0)
+    return replace(attention, robust=robust) if robust and attention is not None and attention.parts else attention
 
 
 def reweighed(model: Any, weights: str, attention: AttentionOptions | None = None) -> Any:

@@ -77,9 +77,13 @@ class Noise:
     kind: Literal["symmetric", "asymmetric"] = "symmetric"
 
 
+ROBUST = "robust"
+"""How robustly the attention is trained, among the options of our methods: studies with wrong labels set it."""
+
+
 @dataclass(frozen=True, slots=True)
 class OurSettings:
-    """What our methods share; ``options`` are further arguments of ``AttnKNNClassifier``."""
+    """What our methods share; ``options`` are further arguments of ``AttnKNNClassifier``, and ``ROBUST``."""
 
     embedder: str = "auto"
     n_neighbors: int | str = "auto"

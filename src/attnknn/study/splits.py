@@ -13,7 +13,7 @@ from attnknn.data import Table, as_table, duplicate_groups, folds, split
 from attnknn.data.noise import flip_labels
 from attnknn.data.uci import ADULT_TRAIN_ROWS
 from attnknn.errors import InvalidInput
-from attnknn.study.recipe import Noise, OurSettings, Recipe, Validation
+from attnknn.study.recipe import ROBUST, Noise, OurSettings, Recipe, Validation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +97,10 @@ def recipe_for(
         drop_duplicates=rule.drop_duplicates,
         members=members,
         noise=noise or Noise(),
-        ours=OurSettings(n_neighbors="auto" if k is None else k),
+        ours=OurSettings(
+            n_neighbors="auto" if k is None else k,
+            options={ROBUST: 0.7} if noise is not None and noise.rate else {},
+        ),
     )
 
 

@@ -27,7 +27,7 @@ from attnknn.bank import MemoryBank, Neighbors
 from attnknn.ops import evidence, vote
 from attnknn.train.judges import Hearing, Judges
 from attnknn.train.loop import History, LoopOptions, run
-from attnknn.train.losses import served_vote, weight_entropy
+from attnknn.train.losses import robust_loss, served_vote, weight_entropy
 from attnknn.train.seeds import random_kept, seed_torch
 from attnknn.train.threads import threads_for
 
@@ -61,6 +61,16 @@ class Seen:
 
     def nll(self, weigher: Weigher, mass: float, class_weight: Floats) -> Floats:
         """(judges,) NLL of each judge's label under the vote."""
+        return self.losses(self.votes(weigher, mass, class_weight), 0.0)
+
+    def losses(self, votes: Floats, robust: float) -> Floats:
+        """(judges,) robust loss of the judges' labels under votes (judges, classes)."""
+        chances = votes[np.arange(len(self.judges)), self.judges.labels]
+        found: Floats = robust_loss(torch.from_numpy(chances), robust).numpy()
+        return found
+
+    def votes(self, weigher: Weigher, mass: float, class_weight: Floats) -> Floats:
+        """(judges, classes) probabilities before calibration."""
         factor = class_weight if (class_weight != 1).any() else None
         each = []
         for at in range(0, len(self.judges), 1024):
@@ -68,9 +78,8 @@ class Seen:
             judges = part.judges
             weights = weigher(part.near, self.bank, judges.vectors, class_weight=factor, leaving_out=judges.rows)
             shares = evidence(weights, torch.from_numpy(part.near.labels), len(class_weight))
-            chances = vote(shares, torch.from_numpy(part.prior), mass).numpy()
-            each.append(-np.log(chances[np.arange(len(judges)), judges.labels]))
-        return np.concatenate(each) if each else np.empty(0)
+            each.append(vote(shares, torch.from_numpy(part.prior), mass).numpy())
+        return np.concatenate(each) if each else np.empty((0, len(class_weight)))
 
 
 class VoteTask:
@@ -80,7 +89,7 @@ class VoteTask:
     prototypes and of the prior.
 
     Args:
-        attention: What is trained.
+        attention: What is trained; its options say how robust the loss is.
         learn: Training rows with their neighbors, leaving themselves out.
         held: Validation rows with theirs, or None.
         mass: Prior mass of the vote.
@@ -101,6 +110,7 @@ class VoteTask:
         self.model = attention
         self.learn, self.held, self.mass, self.class_weight = learn, held, mass, class_weight
         self.entropy = entropy
+        self.robust = attention.options.robust
         self._weigher = LearnedWeighting(attention)
         self._factor = class_weight if (class_weight != 1).any() else None
 
@@ -128,6 +138,7 @@ class VoteTask:
                 labels,
                 torch.from_numpy(part.prior).to(where),
                 max(self.mass, 1e-6),
+                robust=self.robust,
                 sample_weight=importance,
             )
         }
@@ -147,10 +158,11 @@ class VoteTask:
         return weights
 
     def validate(self) -> Mapping[str, float]:
-        """NLL of the validation rows."""
+        """NLL of the validation rows; where the loss is robust that loss, for NLL would choose against it."""
         if self.held is None or len(self.held.judges) == 0:
             return {}
-        each = self.held.nll(self._weigher, max(self.mass, 1e-6), self.class_weight)
+        votes = self.held.votes(self._weigher, max(self.mass, 1e-6), self.class_weight)
+        each = self.held.losses(votes, self.robust)
         importance = self.held.judges.weights * self.class_weight[self.held.judges.labels]
         return {"nll": float(np.average(each, weights=importance))}
 

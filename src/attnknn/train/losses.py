@@ -13,6 +13,18 @@ from attnknn.train.nca import nca, or_one, smoothing_share, wide
 __all__ = ["candidates", "nca", "served_vote", "supcon", "weight_entropy"]
 
 
+def robust_loss(chances: Tensor, robust: float) -> Tensor:
+    """Generalized cross-entropy (1 - p^q) / q of the chances p of labels, with q = ``robust``; 0 is -log p.
+
+    A label that the vote finds impossible costs 1 / q at most, however sure the vote is. So wrong labels do not
+    outweigh the others, which -log p would make the vote hedge for.
+
+    >>> robust_loss(torch.tensor([0.25, 1.0]), 0.5).tolist()
+    [1.0, 0.0]
+    """
+    return -chances.log() if not robust else (1 - chances**robust) / robust
+
+
 def served_vote(
     weights: Tensor,
     neighbor_labels: Tensor,
@@ -21,6 +33,7 @@ def served_vote(
     mass: float | Tensor,
     *,
     smoothing: float = 0.0,
+    robust: float = 0.0,
     sample_weight: Tensor | None = None,
 ) -> Tensor:
     """Mean NLL of the vote that is served: (evidence + mass * prior) / (1 + mass), as :func:`attnknn.ops.vote`.
@@ -34,6 +47,7 @@ def served_vote(
         prior: (classes,) or (q, classes), summing to 1.
         mass: How many neighborhoods the prior is worth; above 0.
         smoothing: Share of the target that is spread evenly over all classes.
+        robust: Up to 1: see :func:`robust_loss`; 0 is NLL.
         sample_weight: (q,) weights of the queries in the mean.
 
     >>> half = torch.tensor([0.5, 0.5])
@@ -56,7 +70,7 @@ def served_vote(
     known = (neighbor_labels >= 0) & (neighbor_labels < classes)
     total = (weights * known).sum(dim=1, keepdim=True)
     chance = torch.where(total > 0, (weighed + mass * prior) / (total + mass), prior)
-    each = -(wanted * chance.where(chance > 0, 1.0).log()).sum(dim=1)
+    each = (wanted * robust_loss(chance.where(chance > 0, 1.0), robust)).sum(dim=1)
     weight = (chance.gather(1, own)[:, 0] > 0).to(each)
     if sample_weight is not None:
         weight = weight * sample_weight.detach().to(each)
