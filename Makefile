@@ -42,7 +42,7 @@ format: setup
 
 bench: setup  ## Side by side with scikit-learn and plain FAISS; writes results/synthetic/bench.json
 	$(BIN)/python benchmarks/search.py --out results/synthetic/bench.json
-	$(BIN)/python benchmarks/readme.py
+	$(BIN)/python benchmarks/tables.py
 
 results: setup  ## Every study whose numbers the README states; hours on a CPU, each goes on where it was stopped
 	for data in adult letter digits wine-quality-red bank-marketing german-credit; do \
@@ -51,7 +51,7 @@ results: setup  ## Every study whose numbers the README states; hours on a CPU, 
 	$(BIN)/attnknn study ablation --data digits --noise 0.3 --noise-kind asymmetric --k 32 --seeds 5 \
 	  --out runs/ablation-digits --save results/digits/ablation.json
 	$(BIN)/python benchmarks/attention.py --out results/synthetic/attention.json
-	$(BIN)/python benchmarks/readme.py
+	$(BIN)/python benchmarks/tables.py
 
 docs: setup  ## Run every example of the README, the docs and the docstrings
 	$(BIN)/python -m pytest -q tests/test_docs.py

@@ -19,11 +19,11 @@ def python_blocks(page: str) -> list[str]:
 
 
 @pytest.fixture
-def readme(monkeypatch):
+def tables(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import readme
+    import tables
 
-    return readme
+    return tables
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)])
@@ -54,11 +54,12 @@ def test_every_page_can_be_reached_from_the_one_above(page):
     assert page.name in above.read_text() or page.parent.name in above.read_text()
 
 
-def test_the_tables_in_the_readme_are_those_of_the_recorded_runs(readme):
-    text, results = (ROOT / "README.md").read_text(), ROOT / "results"
-    assert readme.speed(json.loads((results / "synthetic/bench.json").read_text())) in text
-    assert readme.accuracy(readme.recorded(results)) in text
-    assert readme.updated(text, results) == text
+@pytest.mark.parametrize("page", ["README.md", "docs/reference/results.md"])
+def test_the_tables_of_a_page_are_those_of_the_recorded_runs(tables, page):
+    assert page in tables.PAGES
+    text = (ROOT / page).read_text()
+    assert tables.updated(text, ROOT / "results") == text
+    assert "| `attention` |" in text or "| adult |" in text
 
 
 def report(**methods):
@@ -74,24 +75,57 @@ def estimate(mean, reach=None, seeds=3):
     return {"mean": mean, "low": ends[0], "high": ends[1], "values": [mean] * seeds}
 
 
-def test_the_generator_states_means_with_half_intervals_and_how_many_seeds(readme):
+def test_the_generator_states_means_with_half_intervals_and_how_many_seeds(tables):
     scores = {"accuracy": estimate(0.5, 0.01), "nll": estimate(0.25, 0.5), "ece": estimate(0.125, 0.001)}
-    table = readme.accuracy([report(ours={**scores, "ece_floor": estimate(0.0625)})])
+    table = tables.details([report(ours={**scores, "ece_floor": estimate(0.0625)})])
     assert "| `ours` | .5000 ± .0100 | .2500 ± .5000 | .1250 ± .0010 (.0625) | 3 |" in table
     assert "made-up**, 25 % of the rows test, duplicates dropped" in table
     assert "AUC" not in table
 
 
-def test_the_generator_writes_a_dash_for_what_is_not_there(readme):
+def test_the_generator_writes_a_dash_for_what_is_not_there(tables):
     one = {"accuracy": estimate(0.5, seeds=1), "nll": {**estimate(0.5, seeds=1), "mean": None}}
     one["ece"] = estimate(0.5, seeds=1)
-    table = readme.accuracy([report(a={**one, "auc": estimate(0.75, seeds=1)}, b=one)])
+    table = tables.details([report(a={**one, "auc": estimate(0.75, seeds=1)}, b=one)])
     assert "| `a` | .5000 | - | .5000 | .7500 | 1 |" in table
     assert "| `b` | .5000 | - | .5000 | - | 1 |" in table
 
 
-def test_the_generator_skips_what_has_no_results(readme, tmp_path):
+def test_the_generator_skips_what_has_no_results(tables, tmp_path):
     (tmp_path / "letter").mkdir()
     (tmp_path / "letter/main.json").write_text(json.dumps({"study": "main"}))
-    assert readme.recorded(tmp_path) == [{"study": "main"}]
-    assert "No results are recorded yet" in readme.accuracy([])
+    assert tables.recorded(tmp_path) == [{"study": "main"}]
+    assert "No results are recorded yet" in tables.summary([])
+
+
+def test_the_summary_has_a_row_for_each_data_set(tables):
+    scores = {"accuracy": estimate(0.5, 0.01, seeds=2), "nll": estimate(0.25, 0.5)}
+    made = {**report(hgb=scores, attention={**scores, "nll": {**scores["nll"], "mean": None}}), "seeds": [0, 1, 2]}
+    assert "| made-up | - | - | .5000 / .2500 (*n* = 2) | - | .5000 / - (*n* = 2) | - |" in tables.summary([made])
+
+
+def test_the_table_of_parts_says_what_their_absence_changes(tables):
+    def change(nll, accuracy):
+        return {"nll": estimate(nll, 0.01), "accuracy": estimate(accuracy, 0.02)}
+
+    told = {
+        "parts": {part: {"gradient": 0.5, "size": 0.25} for part in tables.PARTS if part != "neighbor_dropout"}
+    }
+    made = {
+        "command": "attnknn study ablation",
+        "config": {
+            "data": "made-up",
+            "noise": {"rate": 0.3, "kind": "asymmetric"},
+            "ours": {"n_neighbors": 32},
+        },
+        "settings": {"attention-all": [told, told]},
+        "differences": {
+            "attention-all": {"attention-none": change(-0.05, 0.03)},
+            **{f"attention-all-{part}": {"attention-all": change(0.02, -0.01)} for part in tables.PARTS},
+        },
+    }
+    table = tables.parts([made])
+    assert "**made-up**, k = 32, 30 % of the labels wrong (asymmetric):" in table
+    assert "| `label_bias` | 0.5 | 0.25 | +.0200 [.0100, .0300] | -.0100 [-.0300, .0100] |" in table
+    assert "| `neighbor_dropout` | - | - | +.0200 [.0100, .0300]" in table
+    assert "| all of them | - | - | +.0500 [.0400, .0600] | -.0300 [-.0500, -.0100] |" in table

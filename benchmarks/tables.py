@@ -1,42 +1,117 @@
-"""Write the README's tables: accuracy from results/<data>/main.json, speed from results/synthetic/bench.json.
+"""Write the tables of README.md and of docs/reference/results.md from the recorded runs in results/.
 
-python benchmarks/readme.py
+python benchmarks/tables.py
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnknn.study.recipe import PARTS
 from attnknn.study.verdicts import JUDGED, short, verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ("adult", "letter", "digits", "wine-quality-red", "bank-marketing", "german-credit")
-"""Data sets of the table of accuracy, in its order; one without results is left out."""
+"""Data sets of the tables, in their order; one without results is left out."""
+
+COLUMNS = ("sklearn-knn", "mlp", "hgb", "lightgbm", "attention", "attention+ensemble")
+"""Methods of the table in the README; the others are in the details."""
 
 ASKED = ("distance", "reliability")
 """What the attention must be compared with, whatever comes out."""
 
+Report = Mapping[str, Any]
 
-def accuracy(reports: Sequence[dict[str, Any]]) -> str:
-    """A table for each report, the command that made it, and what the attention adds."""
+
+def summary(reports: Sequence[Report]) -> str:
+    """Accuracy and NLL of the methods that matter most, a row for each data set."""
     if not reports:
         return "## Accuracy\n\nNo results are recorded yet; `attnknn study main` makes them.\n"
-    head = [
+    lines = [
         "## Accuracy",
         "",
-        "Means over seeds ± half a 95 % t interval; *n* is the number of seeds. Every method has its settings and",
-        "its temperature chosen on training rows; test rows are predicted once for each method and seed. An ECE",
-        "is followed by its floor: what a perfectly calibrated model would show on as many rows.",
+        "Accuracy / NLL on test rows, means over seeds. Every method has its settings and its temperature chosen",
+        "on training rows. Intervals, calibration and all other methods are in",
+        "[docs/reference/results.md](docs/reference/results.md), with the commands that repeat them.",
+        "",
+        f"| data | {' | '.join(f'`{name}`' for name in COLUMNS)} |",
+        f"|{'---|' * (len(COLUMNS) + 1)}",
+        *(
+            f"| {each['config']['data']} | {' | '.join(_two(each, name) for name in COLUMNS)} |"
+            for each in reports
+        ),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _two(report: Report, name: str) -> str:
+    found = report["methods"].get(name)
+    if found is None:
+        return "-"
+    means = [found[metric]["mean"] for metric in ("accuracy", "nll")]
+    seeds, all_seeds = (sum(v is not None for v in found["accuracy"]["values"]), len(report.get("seeds", ())))
+    few = f" (*n* = {seeds})" if seeds < all_seeds else ""
+    return " / ".join("-" if mean is None else short(mean) for mean in means) + few
+
+
+def details(reports: Sequence[Report]) -> str:
+    """A table for each report, the command that made it, and what the attention adds."""
+    head = [
+        "Means over seeds ± half a 95 % t interval; *n* is the number of seeds. Test rows are predicted once for",
+        "each method and seed. An ECE is followed by its floor: what a perfectly calibrated model would show on",
+        "as many rows.",
         "",
     ]
     return "\n".join([*head, *("\n".join(_study(report)) for report in reports)])
 
 
-def _study(report: dict[str, Any]) -> list[str]:
+def parts(reports: Sequence[Report]) -> str:
+    """For each report of an ablation, what each learned part does, and what its absence changes."""
+    return "\n".join("\n".join(_ablation(report)) for report in reports)
+
+
+def _ablation(report: Report) -> list[str]:
+    config = report["config"]
+    rate = config["noise"]["rate"]
+    wrong = f", {rate:.0%} of the labels wrong ({config['noise']['kind']})".replace("%", " %") if rate else ""
+    return [
+        f"**{config['data']}**, k = {config['ours']['n_neighbors']}{wrong}:",
+        "",
+        "| part | gradient | size | NLL with it off | accuracy with it off |",
+        "|---|---|---|---|---|",
+        *(_part(report, part) for part in PARTS),
+        _change(report, "all of them", "attention-none", ["-", "-"]),
+        "",
+        f"- repeat: `{report['command']}`",
+        "",
+    ]
+
+
+def _part(report: Report, part: str) -> str:
+    told = [each["parts"][part] for each in report["settings"]["attention-all"] if part in each.get("parts", {})]
+    sizes = [
+        f"{sum(each[name] for each in told) / len(told):.2g}" if told else "-" for name in ("gradient", "size")
+    ]
+    return _change(report, f"`{part}`", f"attention-all-{part}", sizes)
+
+
+def _change(report: Report, title: str, without: str, sizes: list[str]) -> str:
+    differences = report["differences"]
+    sign = 1 if "attention-all" in differences.get(without, {}) else -1
+    found = differences[without]["attention-all"] if sign > 0 else differences["attention-all"][without]
+    cells = []
+    for metric in ("nll", "accuracy"):
+        mean, low, high = (found[metric][name] for name in ("mean", "low", "high"))
+        ends = sorted((sign * low, sign * high))
+        cells.append(f"{short(sign * mean, sign=True)} [{short(ends[0])}, {short(ends[1])}]")
+    return f"| {' | '.join([title, *sizes, *cells])} |"
+
+
+def _study(report: Report) -> list[str]:
     methods = report["methods"]
     two_classes = any("auc" in found for found in methods.values())
     titles = ["method", "accuracy", "NLL", "ECE (floor)", *["AUC"] * two_classes, "*n*"]
@@ -133,27 +208,28 @@ def recorded(results: Path, study: str = "main") -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
-def updated(readme: str, results: Path) -> str:
-    """The README with its tables made anew from a folder of results."""
-    bench = json.loads((results / "synthetic/bench.json").read_text())
+def updated(page: str, results: Path) -> str:
+    """A page with those of its tables that are made from results made anew."""
     made: dict[str, Callable[[], str]] = {
-        "accuracy": lambda: accuracy(recorded(results)),
-        "speed": lambda: speed(bench),
+        "accuracy": lambda: summary(recorded(results)),
+        "details": lambda: details(recorded(results)),
+        "parts": lambda: parts(recorded(results, "ablation")),
+        "speed": lambda: speed(json.loads((results / "synthetic/bench.json").read_text())),
     }
     for name, section in made.items():
-        readme = _between(readme, name, section())
-    return readme
+        marks = re.compile(rf"(<!-- {name}:.*?-->\n).*?(<!-- /{name} -->)", flags=re.S)
+        page = marks.sub(lambda found, section=section: found[1] + section() + found[2], page)  # type: ignore[misc]
+    return page
 
 
-def _between(readme: str, name: str, section: str) -> str:
-    marks = re.compile(rf"(<!-- {name}:.*?-->\n).*?(<!-- /{name} -->)", flags=re.S)
-    return marks.sub(lambda found: found[1] + section + found[2], readme)
+PAGES = ("README.md", "docs/reference/results.md")
 
 
 def main() -> None:
-    """Rewrite README.md."""
-    readme = ROOT / "README.md"
-    readme.write_text(updated(readme.read_text(), ROOT / "results"))
+    """Rewrite the pages."""
+    for name in PAGES:
+        page = ROOT / name
+        page.write_text(updated(page.read_text(), ROOT / "results"))
 
 
 if __name__ == "__main__":
