@@ -50,6 +50,8 @@ results: setup  ## Every study whose numbers the README states; hours on a CPU, 
 	$(BIN)/attnknn study ablation --data adult --k 32 --seeds 5 --out runs/ablation-adult --save results/adult/ablation.json
 	$(BIN)/attnknn study ablation --data digits --noise 0.3 --noise-kind asymmetric --k 32 --seeds 5 \
 	  --out runs/ablation-digits --save results/digits/ablation.json
+	$(BIN)/attnknn study main --data digits --noise 0.3 --noise-kind asymmetric --seeds 5 \
+	  --methods distance,reliability,attention --out runs/noise-digits --save results/digits/noise.json
 	$(BIN)/python benchmarks/attention.py --out results/synthetic/attention.json
 	$(BIN)/python benchmarks/tables.py
 

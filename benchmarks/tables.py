@@ -60,13 +60,7 @@ def _two(report: Report, name: str) -> str:
 
 def details(reports: Sequence[Report]) -> str:
     """A table for each report, the command that made it, and what the attention adds."""
-    head = [
-        "Means over seeds ± half a 95 % t interval; *n* is the number of seeds. Test rows are predicted once for",
-        "each method and seed. An ECE is followed by its floor: what a perfectly calibrated model would show on",
-        "as many rows.",
-        "",
-    ]
-    return "\n".join([*head, *("\n".join(_study(report)) for report in reports)])
+    return "\n".join("\n".join(_study(report)) for report in reports)
 
 
 def parts(reports: Sequence[Report]) -> str:
@@ -76,10 +70,8 @@ def parts(reports: Sequence[Report]) -> str:
 
 def _ablation(report: Report) -> list[str]:
     config = report["config"]
-    rate = config["noise"]["rate"]
-    wrong = f", {rate:.0%} of the labels wrong ({config['noise']['kind']})".replace("%", " %") if rate else ""
     return [
-        f"**{config['data']}**, k = {config['ours']['n_neighbors']}{wrong}:",
+        f"**{config['data']}**, k = {config['ours']['n_neighbors']}{_wrong(config)}:",
         "",
         "| part | gradient | size | NLL with it off | accuracy with it off |",
         "|---|---|---|---|---|",
@@ -133,7 +125,15 @@ def _split(config: dict[str, Any]) -> str:
         words = f"the first {config['train_rows']:,} rows train, the others test"
     else:
         words = f"{config['test_share']:.0%} of the rows test".replace("%", " %")
-    return words + ", duplicates dropped" * config["drop_duplicates"]
+    return words + ", duplicates dropped" * config["drop_duplicates"] + _wrong(config)
+
+
+def _wrong(config: Mapping[str, Any]) -> str:
+    """How many labels to learn from are wrong."""
+    noise = config.get("noise", {"rate": 0.0})
+    return (
+        f", {noise['rate']:.0%} of the labels wrong ({noise['kind']})".replace("%", " %") if noise["rate"] else ""
+    )
 
 
 def _method(name: str, found: dict[str, Any], *, two_classes: bool) -> str:
@@ -213,6 +213,7 @@ def updated(page: str, results: Path) -> str:
     made: dict[str, Callable[[], str]] = {
         "accuracy": lambda: summary(recorded(results)),
         "details": lambda: details(recorded(results)),
+        "noise": lambda: details(recorded(results, "noise")),
         "parts": lambda: parts(recorded(results, "ablation")),
         "speed": lambda: speed(json.loads((results / "synthetic/bench.json").read_text())),
     }
