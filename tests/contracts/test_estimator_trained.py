@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.datasets import make_classification
 from sklearn.exceptions import NotFittedError
 
 from attnknn import (
@@ -731,3 +732,12 @@ def test_files_of_format_2_still_load_and_answer_as_they_did_when_written():
     np.testing.assert_allclose(model.predict_proba(asked), recorded["probabilities"], rtol=0, atol=1e-5)
     for said, weights in zip(model.explain(asked), recorded["weights"], strict=True):
         assert {reason.id: reason.weight for reason in said.neighbors} == pytest.approx(weights, abs=1e-5)
+
+
+def test_the_first_judges_are_a_fair_sample_of_a_table_in_order():
+    X, y = make_classification(2400, 6, n_informative=4, random_state=0)
+    order = np.argsort(y, kind="stable")
+    model = AttnKNNClassifier(5, training=TrainingOptions(epochs=1), random_state=0).fit(X[order], y[order])
+    (hearing,) = model._benches[0].hearings
+    first = hearing.judges.labels[: len(hearing.judges) // 4]
+    assert abs(first.mean() - 0.5) < 0.15

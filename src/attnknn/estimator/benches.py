@@ -252,7 +252,9 @@ def _rehearsed(lesson: Lesson, school: School, parts: _Parts, member: int) -> _R
         network, history = _network(lesson, school, learn, held, seed, f"{lesson.kind}-{member}-{number}")
         done.networks.append(network)
         done.histories.append(history)
-        taught, judges = lesson.take(learn), lesson.rows.take(held)
+        # Where there are many, the first of them judge: in the order of the table they could be all alike.
+        shuffled = np.random.default_rng(school.seed).permutation(held)
+        taught, judges = lesson.take(learn), lesson.rows.take(shuffled)
         vectors = embed(network, judges.features)
         bank = _filled(taught, embed(network, taught.rows.features))
         done.hearings.append(Hearing(bank, Judges(vectors, judges.labels, judges.weights)))
