@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -114,7 +114,7 @@ class LearnedWeighting:
     def _summed(self, bank: MemoryBank) -> _Sums:
         """The sums of a bank, until it is next edited."""
         if self._sums is None or self._sums[:2] != (id(bank), bank.edits):
-            self._sums = id(bank), bank.edits, _Sums.of(bank)
+            self._sums = id(bank), bank.edits, _Sums(bank)
         return self._sums[2]
 
 
@@ -165,29 +165,29 @@ def weigher_from_state(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     return LearnedWeighting(attention)
 
 
-@dataclass(frozen=True, slots=True)
 class _Sums:
-    """Sums of a bank's vectors: of each class, and of each group of rows that leave each other out."""
+    """Sums of a bank's vectors by class; and by group, once a row asks to be left out."""
 
-    classes: NDArray[np.float32]  # (classes, dim)
-    groups: NDArray[np.float32]  # (groups, dim), of one label each; a row without a group is its own
-    place: NDArray[np.int64]  # (bank rows,) the group of each row
-
-    @classmethod
-    def of(cls, bank: MemoryBank) -> _Sums:
-        live = bank.live
-        vectors, groups, labels = bank.vectors(live), bank.groups(live), bank.labels(live)
-        many = int(labels.max(initial=-1)) + 1
-        keys = np.where(groups < 0, -1 - live, groups * many + labels)
-        distinct, place = np.unique(keys, return_inverse=True)
-        rows = np.zeros(int(live.max(initial=-1)) + 1, np.int64)
-        rows[live] = place
-        return cls(_summed_by(labels, many, vectors), _summed_by(place, len(distinct), vectors), rows)
+    def __init__(self, bank: MemoryBank) -> None:
+        self._bank = bank
+        labels = bank.labels(bank.live)
+        self._many = int(labels.max(initial=-1)) + 1
+        self.classes = _summed_by(labels, self._many, bank.vectors(bank.live))  # (classes, dim)
 
     def of_own(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """(rows, dim) what each row and the rows of its group and label add to the sum of their class."""
-        part: NDArray[np.float32] = self.groups[self.place[rows]]
+        live, sums, place = self._groups
+        part: NDArray[np.float32] = sums[place[np.searchsorted(live, rows)]]
         return part
+
+    @cached_property
+    def _groups(self) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
+        """Live rows, the sums of groups of one label (a row without a group is its own), each row's group."""
+        live = self._bank.live
+        groups, labels = self._bank.groups(live), self._bank.labels(live)
+        keys = np.where(groups < 0, -1 - live, groups * self._many + labels)
+        distinct, place = np.unique(keys, return_inverse=True)
+        return live, _summed_by(place, len(distinct), self._bank.vectors(live)), place
 
 
 def _summed_by(keys: NDArray[np.int64], many: int, vectors: NDArray[Any]) -> NDArray[np.float32]:
