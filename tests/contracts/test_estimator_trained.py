@@ -527,10 +527,10 @@ def test_what_nothing_reads_once_the_rows_are_known_is_refused_too(case):
 
 
 def test_a_fit_that_was_killed_twice_goes_on_to_the_same_model(monkeypatch, tmp_path):
-    """Once while the second fold's embedder is trained, once while an attention is."""
+    """Once while the embedders of the second member are trained, once while an attention is."""
     asked = table(30, 9)[0]
     training = TrainingOptions(**{**SHORT.state(), "checkpoint": tmp_path / "fit"})
-    write, targets = loop.write_checkpoint, ["periodic-0-1", "attention"]
+    write, targets = loop.write_checkpoint, ["periodic-1", "attention"]
 
     def killed(path, identity, state):
         write(path, identity, state)

@@ -233,3 +233,24 @@ def test_a_periodic_embedder_without_numbers_is_its_linear_map():
     torch.testing.assert_close(network(asked), network.linear(asked))
     twin = network_from_state({"kind": "periodic", "shape": network.shape()}, network.state_dict())
     assert torch.equal(twin(asked), network(asked))
+
+
+def test_dropout_hides_whole_numbers_and_single_other_columns_only_while_training():
+    rows = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
+    torch.manual_seed(0)
+    network = PeriodicEmbedder.start(rows, (0, 1), embed_dim=2 * 16 + 2, dropout=0.5)
+    with torch.no_grad():
+        network.linear.weight.copy_(torch.eye(34))  # what goes into the linear map is what comes out
+        network.linear.bias.zero_()
+        network.mix_bias.add_(5.0)  # no curve is 0 of itself
+        shown = network.train()(torch.from_numpy(rows))
+        plain = network.eval()(torch.from_numpy(rows))
+    numbers, others = shown[:, :32].reshape(400, 2, 16), shown[:, 32:]
+    hidden = numbers == 0
+    assert (hidden.all(dim=2) | ~hidden.any(dim=2)).all()
+    for share in (hidden[:, 0, 0], hidden[:, 1, 0], others[:, 0] == 0, others[:, 1] == 0):
+        assert 0.4 < share.float().mean() < 0.6
+    kept = shown != 0
+    torch.testing.assert_close(shown[kept], 2 * plain[kept])
+    assert (plain != 0).all()
+    assert network.shape()["dropout"] == 0.5

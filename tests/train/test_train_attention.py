@@ -10,13 +10,13 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from attnknn import AttentionOptions, InvalidInput, MemoryBank
+from attnknn import AttentionOptions, AttnKNNClassifier, InvalidInput, MemoryBank
 from attnknn.attend import LearnedWeighting, Weighting
 from attnknn.data.noise import flip_labels
 from attnknn.estimator import fitting
 from attnknn.estimator.fitting import helps
 from attnknn.train import Hearing, Judges, LoopOptions, loop, train_attention
-from attnknn.train.attention import Seen, VoteTask, part_sizes, start_attention
+from attnknn.train.attention import Lesson, Seen, VoteTask, part_sizes, start_attention
 from attnknn.train.loop import run
 
 ALL_PARTS = AttentionOptions(distance_bias=True, prototypes=True, self_attention=True)
@@ -59,9 +59,9 @@ def inside(bank):
 
 
 def trained(bank, learn, held, options=ALL_PARTS, *, k=10, weighting=SOFTMAX, seed=0, classes=3, **more):
-    return train_attention(
-        bank, learn, held, weighting, options, k=k, mass=0.1, class_weight=np.ones(classes), seed=seed, **more
-    )
+    settings = {"k": k, "mass": 0.1, "class_weight": np.ones(classes)} | more
+    (weigher,), history = train_attention([Lesson(bank, learn, held)], weighting, options, seed=seed, **settings)
+    return weigher, history
 
 
 def nll(bank, judges, weigher, k=10, classes=3):
@@ -116,7 +116,7 @@ def test_the_nll_of_judges_is_that_of_the_vote_written_out():
 def test_on_pure_noise_nothing_is_gained(seed):
     bank, held = filled(*noise(300, seed)), outside(*noise(300, seed + 50))
     flat, settings = Weighting("softmax", 0.05), {"k": 30, "mass": 2.0, "class_weight": np.ones(3)}
-    weigher, history = train_attention(bank, inside(bank), held, flat, AttentionOptions(), seed=seed, **settings)
+    weigher, history = trained(bank, inside(bank), held, AttentionOptions(), weighting=flat, seed=seed, **settings)
     seen = Seen.by(Hearing(bank, held), 30, np.ones(3), 10**6)
     before, after = (seen.nll(each, 2.0, np.ones(3)) for each in (flat, weigher))
     assert abs(before.mean() - after.mean()) < 4e-3
@@ -207,15 +207,20 @@ def test_a_robust_loss_learns_from_wrong_labels_whom_not_to_trust():
 
 
 @pytest.mark.parametrize(("right", "ships"), [([1.0, 0, 0, 0], True), ([0.0] * 4, True), ([0.0, -1, 0, 0], False)])
-def test_what_predicts_better_but_is_less_often_right_does_not_ship(monkeypatch, right, ships):
-    weigher = LearnedWeighting(start_attention(SOFTMAX, ALL_PARTS, guess_of(filled(*noise(50, 0))), seed=0))
-    told = fitting._Trained(
-        weigher, 1, gain=np.array([0.5, 0.4, 0.5, 0.6]), right=np.array(right), importance=np.ones(4)
-    )
-    monkeypatch.setattr(fitting, "_trained", lambda *args: told)
-    found = fitting._attention(None, (None,), None, None, ALL_PARTS)
-    assert (found == (weigher, (weigher,))) if ships else (found is None)
-    assert fitting._attention(None, (None,), None, None, replace(ALL_PARTS, always=True)) is not None
+def test_what_predicts_better_but_is_less_often_right_does_not_ship(right, ships):
+    gains = np.array([0.5, 0.4, 0.5, 0.6])
+    assert fitting.ships(gains, np.array(right), np.ones(4)) is ships
+    assert not fitting.ships(-gains, np.array(right), np.ones(4))
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_what_does_not_ship_is_served_only_where_it_is_always_wanted(monkeypatch, always):
+    """Judges of pure noise, and a rule that never says yes."""
+    monkeypatch.setattr(fitting, "ships", lambda *told: False)
+    vectors, labels = noise(600, 0)
+    options = AttentionOptions(always=always)
+    model = AttnKNNClassifier(10, embedder="identity", attention=options, random_state=0).fit(vectors, labels)
+    assert (model.voter_.weighting.kind == "attention") is always
 
 
 def guess_of(bank):

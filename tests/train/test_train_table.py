@@ -15,7 +15,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from attnknn import TrainingOptions
 from attnknn.embed import NETWORKS, embed
 from attnknn.errors import InvalidInput
-from attnknn.train import Layout, Rows, loop, train_network
+from attnknn.train import Layout, Rows, loop, train_networks
 from attnknn.train.loop import run
 from attnknn.train.seeds import random_kept, seed_torch
 from attnknn.train.table import NcaTask
@@ -47,9 +47,10 @@ def layout(width):
 
 def trained(rows, held=None, *, kind="periodic", options=QUICK, seed=0, classes=3, **more):
     width = rows.features.shape[1]
-    return train_network(
-        kind, rows, held, classes=classes, layout=layout(width), options=options, seed=seed, **more
+    (network,), history = train_networks(
+        kind, [(rows, held)], classes=classes, layout=layout(width), options=options, seed=seed, **more
     )
+    return network, history
 
 
 def tangled(count, seed=0, noise=4):
@@ -90,6 +91,44 @@ def test_a_tiny_tangled_set_is_learned_by_heart(kind):
     assert alone(embed(network, rows.features), rows.labels) > 0.95
     assert history.epochs[-1]["loss_nca"] < 0.1 < history.epochs[0]["loss_nca"]
     assert (history.best_epoch, history.best_nll) == (120, None)
+
+
+def test_folds_are_trained_side_by_side_to_one_best_epoch():
+    """A fold that would stop at once and one that would go on: both end at the epoch best for both."""
+    learns, fails = (tangled(300), tangled(200, seed=1)), (noise(90, width=6), noise(90, seed=1, width=6))
+    options = TrainingOptions(epochs=12, lr=1e-2, embed_dim=16)
+    given = {"classes": 3, "layout": layout(6), "options": options, "seed": 0}
+    curves = {}
+    for name, part in (("learns", learns), ("fails", fails)):
+        curves[name] = [each["validation_nll"] for each in trained(*part, options=options)[1].epochs]
+    assert np.argmin(curves["fails"]) < np.argmin(curves["learns"])
+    networks, history = train_networks("periodic", [learns, fails], **given)
+    assert len(networks) == 2
+    together = [each["validation_nll"] for each in history.epochs]
+    assert history.best_epoch == 1 + int(np.argmin(together))
+    alone_best = np.mean([min(curves["learns"]), min(curves["fails"])])
+    assert history.best_nll > alone_best  # each alone would have promised more
+
+
+@pytest.mark.parametrize(
+    ("rows", "mixed", "given", "expected"),
+    [(800, True, None, 0.4), (800, False, None, 0.0), (10_000, True, None, 0.0), (800, False, 0.1, 0.1)],
+)
+def test_columns_are_hidden_where_few_rows_have_categories(rows, mixed, given, expected):
+    assert TrainingOptions(dropout=given).hidden(rows, mixed=mixed) == expected
+
+
+def test_a_table_with_categories_is_trained_with_dropout_and_one_of_numbers_without():
+    rows = tangled(200)
+    for numbers, expected in ((tuple(range(6)), 0.0), ((0, 1), 0.4)):
+        (network,), _ = train_networks(
+            *("periodic", [(rows, None)]),
+            classes=3,
+            layout=Layout(numbers, tuple(range(6))),
+            options=TrainingOptions(epochs=1),
+            seed=0,
+        )
+        assert network.dropout == expected
 
 
 def test_what_is_learned_holds_for_other_rows():

@@ -37,6 +37,8 @@ class PeriodicEmbedder(nn.Module):
         sigma: Spread of the frequencies at the start; larger bends more.
         number_width: How wide each number becomes.
         blocks: Residual blocks after the linear map.
+        dropout: Share of the columns hidden from each row while training: a number with all its waves, or one
+            of the other columns.
         knots: Points of the map to normal scores, as fitted; see :meth:`start`.
     """
 
@@ -53,6 +55,7 @@ class PeriodicEmbedder(nn.Module):
         sigma: float = 0.05,
         number_width: int = 16,
         blocks: int = 0,
+        dropout: float = 0.0,
         knots: int = 11,
     ) -> None:
         super().__init__()
@@ -60,7 +63,7 @@ class PeriodicEmbedder(nn.Module):
         self.numbers = tuple(int(at) for at in numbers)
         taken = set(self.numbers)
         self.others = tuple(at for at in range(width) if at not in taken)
-        self.sigma = sigma
+        self.sigma, self.dropout = sigma, dropout
         if frequencies is None:  # many numbers say the same in several ways: they need fewer waves each
             frequencies = min(48, max(16, 768 // max(1, len(self.numbers))))
         self.normal = QuantileNormal(len(self.numbers), knots)
@@ -91,8 +94,11 @@ class PeriodicEmbedder(nn.Module):
         angles = 2 * math.pi * scores.T.unsqueeze(-1) * self.frequencies.unsqueeze(1)
         waves = torch.cat([angles.cos(), angles.sin()], dim=-1)
         curves = torch.baddbmm(self.mix_bias, waves, self.mix).relu()
-        flat = curves.transpose(0, 1).reshape(len(prepared), -1)
-        vectors: Tensor = self.linear(torch.cat([flat, others], dim=1))
+        shown = curves.transpose(0, 1)  # (rows, numbers, width)
+        if self.dropout and self.training:
+            shown = shown * F.dropout(torch.ones_like(scores), self.dropout).unsqueeze(-1)
+            others = F.dropout(others, self.dropout)
+        vectors: Tensor = self.linear(torch.cat([shown.reshape(len(prepared), -1), others], dim=1))
         for block in self.blocks:
             vectors = vectors + block(vectors)
         return vectors
@@ -111,6 +117,7 @@ class PeriodicEmbedder(nn.Module):
             "sigma": self.sigma,
             "number_width": self.number_width,
             "blocks": len(self.blocks),
+            "dropout": self.dropout,
             "knots": self.normal.knots.shape[1],
         }
 

@@ -32,7 +32,7 @@ from attnknn.estimator.options import (
     search_metric,
     training_device,
 )
-from attnknn.train import Hearing, History, Judges, Layout, Rows, TrainingOptions, train_network, tune
+from attnknn.train import Hearing, History, Judges, Layout, Rows, TrainingOptions, train_networks, tune
 
 HELD_OUT_FROM: Final = 2000
 """Rows from which one held-out part is enough."""
@@ -97,7 +97,7 @@ class Bench:
     network: AnyNetwork | None
     bank: MemoryBank
     hearings: tuple[Hearing, ...]
-    histories: tuple[History, ...]
+    histories: tuple[History, ...]  # the training that was judged; where folds took turns, that of what is served
     seed: int
 
 
@@ -124,10 +124,10 @@ class School:
 
 @dataclass(frozen=True, slots=True)
 class _Rehearsal:
-    """A member before its last training: a network for each part, what it saw, and how it did."""
+    """A member before its last training: a network for each part, how they came about, and how they did."""
 
     networks: list[AnyNetwork]
-    histories: list[History]
+    history: History
     hearings: list[Hearing]
 
     def nll(self, classes: int, k: int | None) -> float:
@@ -246,52 +246,47 @@ _Parts = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 def _rehearsed(lesson: Lesson, school: School, parts: _Parts, member: int) -> _Rehearsal:
     """Train on each part and let the rows it holds out judge."""
-    done = _Rehearsal([], [], [])
-    for number, (learn, held) in enumerate(parts):
-        seed = school.seed + 1000 * member + number
-        network, history = _network(lesson, school, learn, held, seed, f"{lesson.kind}-{member}-{number}")
-        done.networks.append(network)
-        done.histories.append(history)
+    networks, history = _networks(lesson, school, parts, school.seed + 1000 * member, f"{lesson.kind}-{member}")
+    hearings = []
+    for network, (learn, held) in zip(networks, parts, strict=True):
         # Where there are many, the first of them judge: in the order of the table they could be all alike.
         shuffled = np.random.default_rng(school.seed).permutation(held)
         taught, judges = lesson.take(learn), lesson.rows.take(shuffled)
         vectors = embed(network, judges.features)
         bank = _filled(taught, embed(network, taught.rows.features))
-        done.hearings.append(Hearing(bank, Judges(vectors, judges.labels, judges.weights)))
-    return done
+        hearings.append(Hearing(bank, Judges(vectors, judges.labels, judges.weights)))
+    return _Rehearsal(networks, history, hearings)
 
 
 def _served(lesson: Lesson, school: School, parts: _Parts, done: _Rehearsal, member: int) -> Bench:
     """The member that is served: of one part its own network, of several one more that learns from all rows."""
     seed = school.seed + 1000 * member
-    network, histories, kept = done.networks[0], done.histories, lesson
+    network, histories, kept = done.networks[0], [done.history], lesson
     if len(parts) > 1:
-        epochs = max(1, round(float(np.mean([history.best_epoch for history in histories]))))
-        everything = np.flatnonzero(lesson.rows.weights > 0)
-        network, last = _network(lesson, school, everything, None, seed, f"{lesson.kind}-{member}", epochs)
-        histories = [*histories, last]
+        everything = [(np.flatnonzero(lesson.rows.weights > 0), None)]
+        name, epochs = f"{lesson.kind}-{member}-served", done.history.best_epoch
+        (network,), last = _networks(lesson, school, everything, seed, name, epochs)
+        histories.append(last)
     elif not school.options.join_validation:
         kept = lesson.take(parts[0][0])
     bank = _filled(kept, embed(network, kept.rows.features), features=member == 0)
     return Bench(network, bank, tuple(done.hearings), tuple(histories), seed)
 
 
-def _network(
+def _networks(
     lesson: Lesson,
     school: School,
-    learn: NDArray[np.int64],
-    held: NDArray[np.int64] | None,
+    parts: Sequence[tuple[NDArray[np.int64], NDArray[np.int64] | None]],
     seed: int,
     name: str,
     epochs: int | None = None,
-) -> tuple[AnyNetwork, History]:
+) -> tuple[list[AnyNetwork], History]:
     folder = school.options.checkpoint
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
-    return train_network(
+    return train_networks(
         lesson.kind,
-        lesson.rows.take(learn),
-        None if held is None else lesson.rows.take(held),
+        [(lesson.rows.take(learn), None if held is None else lesson.rows.take(held)) for learn, held in parts],
         classes=lesson.classes,
         layout=lesson.layout,
         options=school.options,

@@ -20,7 +20,7 @@ from attnknn.estimator.voter import AS_VOTED, Member, Voter
 from attnknn.ops import vote
 from attnknn.predict import Poll, answer
 from attnknn.train import Hearing, History, Judges, Tuning, choose_judges, train_attention, tune
-from attnknn.train.attention import MOST_CELLS, Seen
+from attnknn.train.attention import Lesson, Seen
 from attnknn.train.tune import MOST_NEIGHBORS
 
 Floats = NDArray[np.float64]
@@ -144,66 +144,49 @@ def _attention(
     bench: Bench, hearings: tuple[Hearing, ...], tuning: Tuning, wish: Wish, parts: AttentionOptions
 ) -> tuple[LearnedWeighting, tuple[LearnedWeighting, ...]] | None:
     """The attention to serve and those to judge it by; None where it does not convince the judges."""
-    trained = [
-        _trained(bench, hearing, at, len(hearings), tuning, wish, parts) for at, hearing in enumerate(hearings)
+    dealt = [_dealt(hearing, wish, bench.seed) for hearing in hearings]
+    lessons = [Lesson(hearing.bank, learn, held) for hearing, (learn, held) in zip(hearings, dealt, strict=True)]
+    weighers, history = _train(lessons, tuning, wish, parts, bench.seed, f"attention-{bench.seed}")
+    changes = [
+        _change(Hearing(hearing.bank, held), weigher, tuning, wish, parts)
+        for hearing, (_, held), weigher in zip(hearings, dealt, weighers, strict=True)
     ]
-    gains, right, importance = (
-        np.concatenate([getattr(each, name) for each in trained]) for name in ("gain", "right", "importance")
-    )
-    # Wrong labels can be predicted better at the cost of the right ones: the loss sinks, and so does accuracy.
-    if not parts.always and not (helps(gains, importance) and importance @ right >= 0):
+    gain, right, importance = (np.concatenate(column) for column in zip(*changes, strict=True))
+    if not parts.always and not ships(gain, right, importance):
         return None
-    weighers = tuple(each.weigher for each in trained)
-    return _served(bench, weighers, [each.epoch for each in trained], tuning, wish, parts), weighers
+    served = weighers[0]
+    if len(weighers) > 1:  # one more, that learns from all rows
+        everyone = Judges.of(bench.bank, np.random.default_rng(bench.seed).permutation(bench.bank.live))
+        last = [Lesson(bench.bank, everyone.able(bench.bank, wish.class_weight), None)]
+        name, epochs = f"attention-{bench.seed}-served", max(1, history.best_epoch)
+        (served,), _ = _train(last, tuning, wish, parts, bench.seed, name, epochs)
+    return served, tuple(weighers)
 
 
-@dataclass(frozen=True, slots=True)
-class _Trained:
-    """An attention, and what it changes for each of its judges."""
+def _change(
+    hearing: Hearing, weigher: LearnedWeighting, tuning: Tuning, wish: Wish, parts: AttentionOptions
+) -> tuple[Floats, Floats, Floats]:
+    """What an attention does for each of its judges.
 
-    weigher: LearnedWeighting
-    epoch: int
-    gain: Floats  # by how much the loss sinks
-    right: Floats  # 1 where it is right now and was not, -1 where it was
-    importance: Floats
-
-
-def _trained(
-    bench: Bench, hearing: Hearing, at: int, turns: int, tuning: Tuning, wish: Wish, parts: AttentionOptions
-) -> _Trained:
-    learn, held = _learners(hearing, wish, bench.seed)
-    name = f"attention-{bench.seed}-{at}"
-    weigher, history = _train(hearing, learn, held, tuning, wish, parts, bench.seed, name, turns)
-    seen = Seen.by(Hearing(hearing.bank, held), tuning.k, wish.class_weight, _MOST_CELLS)
+    Returns:
+        By how much the loss sinks; 1 where it is right now and was not, -1 where it was; importance.
+    """
+    seen = Seen.by(hearing, tuning.k, wish.class_weight, _MOST_CELLS)
     before, after = (
         seen.votes(each, max(tuning.mass, 1e-4), wish.class_weight) for each in (tuning.weighting, weigher)
     )
     judges = seen.judges
     was, now = ((votes.argmax(axis=1) == judges.labels).astype(np.float64) for votes in (before, after))
-    return _Trained(
-        weigher=weigher,
-        epoch=history.best_epoch,
-        gain=seen.losses(before, parts.robust) - seen.losses(after, parts.robust),
-        right=now - was,
-        importance=judges.weights * wish.class_weight[judges.labels],
-    )
+    gain = seen.losses(before, parts.robust) - seen.losses(after, parts.robust)
+    return gain, now - was, judges.weights * wish.class_weight[judges.labels]
 
 
-def _served(
-    bench: Bench,
-    weighers: tuple[LearnedWeighting, ...],
-    epochs: Sequence[int],
-    tuning: Tuning,
-    wish: Wish,
-    parts: AttentionOptions,
-) -> LearnedWeighting:
-    """Of one hearing its own attention, of several one more that learns from all rows."""
-    if len(weighers) == 1:
-        return weighers[0]
-    everyone = Hearing(bench.bank, Judges.of(bench.bank, bench.bank.live).able(bench.bank, wish.class_weight))
-    last = max(1, round(float(np.mean(epochs))))
-    learn = everyone.judges.take(np.random.default_rng(bench.seed).permutation(len(everyone.judges)))
-    return _train(everyone, learn, None, tuning, wish, parts, bench.seed, f"attention-{bench.seed}", 1, last)[0]
+def ships(gains: Floats, right: Floats, importance: Floats) -> bool:
+    """Whether the loss sinks and no answer is lost on balance.
+
+    Wrong labels can be predicted better at the cost of the right ones: the loss sinks, and so does accuracy.
+    """
+    return helps(gains, importance) and float(importance @ right) >= 0
 
 
 def helps(gains: Floats, importance: Floats) -> bool:
@@ -215,32 +198,28 @@ def helps(gains: Floats, importance: Floats) -> bool:
     return mean > max(_ROUNDING, float(np.sqrt(share**2 @ (gains - mean) ** 2)))
 
 
-def _learners(hearing: Hearing, wish: Wish, seed: int) -> tuple[Judges, Judges]:
+def _dealt(hearing: Hearing, wish: Wish, seed: int) -> tuple[Judges, Judges]:
     """Rows to learn from and rows to judge by. Judges that sit in the bank are dealt out: most of them learn."""
-    if hearing.judges.rows is not None:
-        order = np.random.default_rng(seed).permutation(len(hearing.judges))
+    bank, judges = hearing.bank, hearing.judges
+    if judges.rows is not None:
+        order = np.random.default_rng(seed).permutation(len(judges))
         cut = max(1, len(order) // 5)
-        return hearing.judges.take(order[cut:]), hearing.judges.take(order[:cut])
-    inside = Judges.of(hearing.bank, np.random.default_rng(seed).permutation(hearing.bank.live))
-    return inside.able(hearing.bank, wish.class_weight), hearing.judges
+        return judges.take(order[cut:]), judges.take(order[:cut])
+    inside = Judges.of(bank, np.random.default_rng(seed).permutation(bank.live))
+    return inside.able(bank, wish.class_weight), judges
 
 
 def _train(
-    hearing: Hearing,
-    learn: Judges,
-    held: Judges | None,
+    lessons: Sequence[Lesson],
     tuning: Tuning,
     wish: Wish,
     parts: AttentionOptions,
     seed: int,
     name: str,
-    turns: int,
     epochs: int | None = None,
-) -> tuple[LearnedWeighting, History]:
+) -> tuple[list[LearnedWeighting], History]:
     return train_attention(
-        hearing.bank,
-        learn,
-        held,
+        lessons,
         tuning.weighting,
         parts,
         k=tuning.k,
@@ -250,7 +229,6 @@ def _train(
         seed=seed,
         device=wish.device,
         epochs=epochs,
-        cells=MOST_CELLS // turns,
         checkpoint=None if wish.checkpoint is None else wish.checkpoint / f"{name}.pt",
         progress=f"training {name}" if wish.progress else None,
     )

@@ -105,7 +105,7 @@ def _check_training(model: Any, embedder: str, learned: bool) -> None:
     for field in fields(TrainingOptions):
         name = field.name
         read = learned if name not in _READ_BY_ATTENTION else attends or (learned and name != "entropy")
-        if name == "blocks":
+        if name in ("blocks", "dropout"):
             read = read and embedder in ("auto", "periodic")
         if name == "embed_dim":
             read = read and embedder != "linear"
@@ -134,7 +134,8 @@ def chosen_embedders(model: Any, rows: Rows) -> tuple[str, ...]:
         return ("identity",)
     if not learned:
         return ("standardize",)
-    shaped = model.training is not None and (model.training.blocks, model.training.embed_dim) != (None, None)
+    training = model.training or TrainingOptions()
+    shaped = any(each is not None for each in (training.blocks, training.embed_dim, training.dropout))
     if numeric is None or shaped or numeric.shape[1] < 2:
         return ("periodic",)
     return ("periodic", "linear")

@@ -4,7 +4,7 @@ from attnknn.train.attention import train_attention
 from attnknn.train.judges import Hearing, Judges
 from attnknn.train.loop import History, LoopOptions, Task, run
 from attnknn.train.settings import TrainingOptions
-from attnknn.train.table import Layout, Rows, train_network
+from attnknn.train.table import Layout, Rows, train_networks
 from attnknn.train.tune import Tuning, choose_judges, tune
 
 __all__ = [
@@ -20,6 +20,6 @@ __all__ = [
     "choose_judges",
     "run",
     "train_attention",
-    "train_network",
+    "train_networks",
     "tune",
 ]

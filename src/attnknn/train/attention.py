@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,10 +31,11 @@ from attnknn.train.loop import History, LoopOptions, run
 from attnknn.train.losses import robust_loss, served_vote, weight_entropy
 from attnknn.train.seeds import random_kept, seed_torch
 from attnknn.train.threads import threads_for
+from attnknn.train.together import as_one
 
 Floats = NDArray[np.float64]
 
-MOST_CELLS: Final = 600_000  # training queries x neighbors
+_CELLS: Final = 600_000  # training queries x neighbors
 EPOCHS: Final = 8
 _BATCH: Final = 256
 _LR: Final = 1e-2
@@ -200,10 +202,20 @@ def _or_1(size: np.floating[Any]) -> float:
     return float(size) if 0 < size < np.finfo(np.float32).max else 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What an attention learns from: rows to train on, and validation rows or None, with a bank for both.
+
+    Rows that the bank holds leave themselves out.
+    """
+
+    bank: MemoryBank
+    learn: Judges
+    held: Judges | None
+
+
 def train_attention(
-    bank: MemoryBank,
-    learn: Judges,
-    held: Judges | None,
+    lessons: Sequence[Lesson],
     weighting: Weighting,
     options: AttentionOptions,
     *,
@@ -214,18 +226,15 @@ def train_attention(
     seed: int,
     device: str = "cpu",
     epochs: int | None = None,
-    cells: int = MOST_CELLS,
     checkpoint: Path | None = None,
     progress: str | None = None,
-) -> tuple[LearnedWeighting, History]:
-    """Train the attention on rows of the bank; with validation rows it is the one of the best epoch.
+) -> tuple[list[LearnedWeighting], History]:
+    """Train an attention for each lesson; with validation rows all are of the epoch that is best for all.
 
     Epoch 0, where it weighs as ``weighting`` does, is a candidate too, unless the parts are always kept.
 
     Args:
-        bank: The examples.
-        learn: Rows to train on; those that the bank holds leave themselves out.
-        held: Validation rows, or None.
+        lessons: One, or the folds of a table.
         weighting: The softmax weighting that it starts as.
         options: Its parts.
         k: Neighbors of each row.
@@ -235,47 +244,52 @@ def train_attention(
         seed: Of the start, the batches and dropout.
         device: Where.
         epochs: Stop after so many, on the same schedule; for a training without validation rows.
-        cells: Most rows x neighbors to train on, and to validate on.
         checkpoint: File to save to and go on from.
         progress: Title of a progress bar.
     """
-    learners = Seen.by(Hearing(bank, learn), k, class_weight, cells)
-    seen = None if held is None else Seen.by(Hearing(bank, held), k, class_weight, cells)
-    attention = start_attention(weighting, options, learners, seed=seed).to(device)
-    task = VoteTask(attention, learners, seen, mass=mass, class_weight=class_weight, entropy=entropy)
+    tasks: list[VoteTask] = []
+    for each in lessons:
+        most = _CELLS // len(lessons)
+        learners = Seen.by(Hearing(each.bank, each.learn), k, class_weight, most)
+        held = None if each.held is None else Seen.by(Hearing(each.bank, each.held), k, class_weight, most)
+        attention = start_attention(weighting, options, learners, seed=seed).to(device)
+        tasks.append(VoteTask(attention, learners, held, mass=mass, class_weight=class_weight, entropy=entropy))
     loop = LoopOptions(
         epochs=EPOCHS,
         lr=_LR,
         weight_decay=1e-2,
         warmup=0.1,
-        clip=1.0,
-        validate_first=seen is not None and not options.always,
+        clip=math.sqrt(len(tasks)),
+        validate_first=all(task.held is not None for task in tasks) and not options.always,
     )
-    with threads_for(len(bank)):
+    with threads_for(max(len(each.bank) for each in lessons)):
         history = run(
-            task,
+            as_one(tasks),
             loop,
             seed=seed,
             device=device,
             last=epochs,
             checkpoint=checkpoint,
-            fingerprint=_fingerprint(task, weighting, k),
+            fingerprint=_fingerprint(tasks, weighting, k),
             progress=progress,
         )
-    return LearnedWeighting(attention), history
+    return [LearnedWeighting(task.model) for task in tasks], history
 
 
-def _fingerprint(task: VoteTask, weighting: Weighting, k: int) -> str:
+def _fingerprint(tasks: Sequence[VoteTask], weighting: Weighting, k: int) -> str:
     """What data and settings a checkpoint belongs to."""
-    told = [weighting.state(), task.model.options.state(), k, task.mass, task.entropy, task.class_weight.tolist()]
+    first = tasks[0]
+    told = [weighting.state(), first.model.options.state(), k]
+    told += [first.mass, first.entropy, first.class_weight.tolist()]
     digest = hashlib.sha256(repr(told).encode())
-    bank = task.learn.bank
-    for array in (bank.vectors(bank.live), bank.labels(bank.live), bank.weights(bank.live)):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    for seen in (task.learn, task.held):
-        if seen is not None:
-            for array in (seen.judges.vectors, seen.judges.labels, seen.judges.weights, seen.near.distances):
-                digest.update(np.ascontiguousarray(array).tobytes())
+    for task in tasks:
+        bank = task.learn.bank
+        for array in (bank.vectors(bank.live), bank.labels(bank.live), bank.weights(bank.live)):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        for seen in (task.learn, task.held):
+            if seen is not None:
+                for array in (seen.judges.vectors, seen.judges.labels, seen.judges.weights, seen.near.distances):
+                    digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from attnknn.train.options import LoopOptions
 from attnknn.train.seeds import random_kept, seed_torch
 from attnknn.train.settings import TrainingOptions
 from attnknn.train.threads import threads_for
+from attnknn.train.together import as_one
 
 _MASS: Final = 1e-3  # of the prior in the validation NLL, which is then never infinite
 _CELLS: Final = 4_000_000  # validation rows x training rows at a time
@@ -199,10 +201,9 @@ class NcaTask:
         return torch.where(swapped[:, self._columns], strange, self.rows.features[batch])
 
 
-def train_network(
+def train_networks(
     kind: str,
-    rows: Rows,
-    held: Rows | None,
+    parts: Sequence[tuple[Rows, Rows | None]],
     *,
     classes: int,
     layout: Layout,
@@ -212,43 +213,48 @@ def train_network(
     epochs: int | None = None,
     checkpoint: Path | None = None,
     progress: str | None = None,
-) -> tuple[AnyNetwork, History]:
-    """Train an embedder of this kind; with validation rows it is the one of the best epoch.
+) -> tuple[list[AnyNetwork], History]:
+    """Train an embedder for each part; with validation rows all are of the epoch that is best for all.
 
     Args:
         kind: A key of ``NETWORKS``.
-        rows: Training rows.
-        held: Validation rows, or None.
+        parts: (training rows, validation rows or None): one, or the folds of a table.
         classes: How many classes there are.
         layout: What the columns are.
         options: How to train.
-        seed: Of the start, the batches and the candidates.
+        seed: Of the first start, the batches and the candidates; the next part starts from the next seed.
         device: Where.
         epochs: Stop after so many, on the same schedule; for a training without validation rows.
         checkpoint: File to save to and go on from.
         progress: Title of a progress bar.
     """
-    shape = {"embed_dim": options.embed_dim, "blocks": options.blocks}
+    rows = min(len(learn) for learn, _ in parts)
+    shape: dict[str, Any] = {"embed_dim": options.embed_dim, "blocks": options.blocks}
+    if kind == "periodic":
+        shape["dropout"] = options.hidden(rows, mixed=len(layout.numbers) < len(layout.columns))
     given = {name: value for name, value in shape.items() if value is not None}
-    with random_kept(torch.device("cpu")):
-        seed_torch(seed, torch.device("cpu"))
-        network = NETWORKS[kind].start(rows.features, layout.numbers, **given)
-        task = NcaTask(network, rows, held, classes=classes, layout=layout, options=options, device=device)
-    loop: LoopOptions = options.loop(len(rows))
-    if held is None:
+    tasks: list[NcaTask] = []
+    for number, (learn, held) in enumerate(parts):
+        with random_kept(torch.device("cpu")):
+            seed_torch(seed + number, torch.device("cpu"))
+            network = NETWORKS[kind].start(learn.features, layout.numbers, **given)
+            each = NcaTask(network, learn, held, classes=classes, layout=layout, options=options, device=device)
+        tasks.append(each)
+    loop: LoopOptions = options.loop(rows)
+    if any(held is None for _, held in parts):
         loop = replace(loop, patience=None)  # nothing to be impatient about
-    with threads_for(len(rows)):
+    with threads_for(rows):
         history = run(
-            task,
+            as_one(tasks),
             loop,
             seed=seed,
             device=device,
             last=epochs,
             checkpoint=checkpoint,
-            fingerprint=_fingerprint(rows, held, options),
+            fingerprint=_fingerprint(parts, options),
             progress=progress,
         )
-    return network.eval(), history
+    return [task.model.network.eval() for task in tasks], history
 
 
 def _on(rows: Rows, device: torch.device | str) -> _Tensors:
@@ -278,11 +284,11 @@ def _gaps(queries: Tensor, keys: Tensor, metric: Any) -> Tensor:
     return torch.cdist(queries, keys, compute_mode="use_mm_for_euclid_dist")
 
 
-def _fingerprint(rows: Rows, held: Rows | None, options: TrainingOptions) -> str:
+def _fingerprint(parts: Sequence[tuple[Rows, Rows | None]], options: TrainingOptions) -> str:
     """What data and options a checkpoint belongs to."""
     told = {name: value for name, value in options.state().items() if name != "checkpoint"}
     digest = hashlib.sha256(repr(sorted(told.items())).encode())
-    for part in (rows, held):
+    for part in itertools.chain.from_iterable(parts):
         if part is not None:
             for array in (part.features, part.labels, part.weights, part.groups):
                 digest.update(np.ascontiguousarray(array).tobytes())
