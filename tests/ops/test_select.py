@@ -224,6 +224,17 @@ def test_scales_far_apart_do_not_hide_the_nearest(scale, other, metric):
     check(searched(queries, keys, 3, metric), queries, keys, 3, metric)
 
 
+@pytest.mark.parametrize("k", [1, 11, 300, 1500])
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_few_long_keys_do_not_blur_a_dense_crowd(k, metric):
+    """Scores round by the length of keys: the crowd differs in less than the long ones would round to."""
+    rng = np.random.default_rng(5)
+    crowd = 20 + rng.normal(scale=1e-3, size=(4000, 16))
+    keys = np.concatenate([crowd, rng.normal(scale=3e3, size=(40, 16))]).astype(np.float32)
+    queries = np.concatenate([crowd[:20] + 1e-4, keys[-3:] + 1, rng.normal(size=(3, 16))]).astype(np.float32)
+    check(searched(queries, keys, k, metric), queries, keys, k, metric)
+
+
 def test_more_neighbors_than_keys_means_all_keys():
     found = exact_topk(torch.zeros(2, 1), torch.tensor([[3.0], [1.0], [2.0]]), 10**9)
     assert found.rows.tolist() == [[1, 2, 0]] * 2

@@ -31,6 +31,7 @@ _FEW = 16  # queries that are looked at without groups
 _COLUMNS = 4096  # columns per product: larger ones spill out of the cache
 _GROUP = 16  # scores per group; only the groups with the largest maxima are looked into
 _SPARE = 4  # candidates beyond k, so that the error bound rarely asks for a second look
+_SPARE_SHARE = 8  # or one for so many of k: the farther, the denser the keys lie
 _RETRY = 512  # most candidates accepted on float32 evidence; beyond that, float64 scores decide
 _SLICE = 8192  # keys converted to float64 at a time
 _CACHE = 2**20  # bytes of float64 candidates worked on at a time on the CPU, so that they stay in cache
@@ -177,19 +178,18 @@ def _search(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budge
 def _nearest(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budget: int) -> TopK:
     """The exact top k of one block of keys."""
     centered = keys.centered(queries)
-    slack = _slack(centered, keys, torch.float32)
-    m = min(k + _SPARE, keys.rows)
+    m = min(k + max(_SPARE, k // _SPARE_SHARE), keys.rows)
     scores, maxima = _scores(centered, keys, leave_out)
     top, columns = kernels.largest(scores, m) if len(queries) <= _FEW else _largest(scores, m, maxima)
     best = _settled(queries, keys, top, columns, k, budget)
     if m == keys.rows:
         return best
     # No other key scores above the last candidate; at -inf none may be found.
-    reach = top[:, -1]
-    unsure = ((reach >= top[:, k - 1] - slack) & (reach > -torch.inf)).nonzero().flatten()
+    reach, worst = top[:, -1], best.distances[:, -1]
+    unsure = ((reach >= _floor(centered, keys, worst, scores.dtype)) & (reach > -torch.inf)).nonzero().flatten()
     several = max(1, budget // (64 * keys.rows))
     for part in torch.split(unsure, several) if len(unsure) else ():
-        found = _second_look(queries[part], keys, scores[part], slack[part], k, budget)
+        found = _second_look(queries[part], keys, scores[part], worst[part], k, budget)
         best.rows[part], best.distances[part] = found
     return best
 
@@ -224,20 +224,25 @@ def _block_width(queries: int, rows: int, device: torch.device) -> int:
     return -(-min(rows, most) // _GROUP**2) * _GROUP**2
 
 
-def _slack(centered: Tensor, keys: Keys, dtype: torch.dtype) -> Tensor:
-    """(q,) how far a score may fall below the k-th and yet belong to a nearer key: twice the rounding error.
+def _floor(centered: Tensor, keys: Keys, worst: Tensor, dtype: torch.dtype) -> Tensor:
+    """(q,) the least score that a key may have been given that lies no farther than ``worst``.
 
-    |fl(q.x) - q.x| <= terms * u * |q| |x| in whatever order the terms are added.
+    It is the score of that distance, less the rounding error: |fl(q.x) - q.x| <= terms * u * |q| |x| in whatever
+    order the terms are added. No key within reach of a query is longer than |q| + worst.
     """
     roundoff = torch.finfo(dtype).eps / 2
     if centered.device.type == "cuda" and dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
         roundoff = 2.0**-11
     asked = kernels.lengths(centered)
-    size = asked * keys.longest + (keys.longest**2 / 2 if keys.metric == "l2" else 0.0)
-    terms = centered.shape[1] + 16  # the sum itself, and the rounding of its inputs
+    if keys.metric == "l2":
+        longest = (asked + worst).clamp(max=keys.longest)
+        score, size = (asked.square() - worst.square()) / 2, asked * longest + longest.square() / 2
+    else:
+        score, size = (1 - worst if keys.metric == "cosine" else -worst), asked * keys.longest
+    terms = centered.shape[1] + 32  # the sum itself, and the rounding of its inputs and of the floor
     lost = torch.finfo(dtype).tiny * (1 + asked + keys.longest)  # below the smallest normal number
-    slack: Tensor = 2 * terms * (roundoff * size + lost)
-    return slack.to(dtype)
+    floor: Tensor = score - terms * (roundoff * size + lost)
+    return floor
 
 
 def _largest(scores: Tensor, m: int, maxima: Tensor) -> tuple[Tensor, Tensor]:
@@ -260,18 +265,14 @@ def _largest(scores: Tensor, m: int, maxima: Tensor) -> tuple[Tensor, Tensor]:
     return top, kernels.take(columns, at)
 
 
-def _second_look(queries: Tensor, keys: Keys, scores: Tensor, slack: Tensor, k: int, budget: int) -> TopK:
-    near, columns = _within(scores, k, slack)
-    if columns.shape[1] > max(_RETRY, 4 * k) and kernels.wide_float(queries.device) != scores.dtype:
+def _second_look(queries: Tensor, keys: Keys, scores: Tensor, worst: Tensor, k: int, budget: int) -> TopK:
+    """The k nearest among all keys that may lie no farther than ``worst``; at least k do."""
+    centered = keys.centered(queries)
+    many = kernels.most_above(scores, _floor(centered, keys, worst, scores.dtype))
+    if many > max(_RETRY, 4 * k) and kernels.wide_float(queries.device) != scores.dtype:
         scores = _wide_scores(queries, keys, scores)
-        near, columns = _within(scores, k, _slack(keys.centered(queries), keys, scores.dtype))
-    return _settled(queries, keys, near, columns, k, budget)
-
-
-def _within(scores: Tensor, k: int, slack: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and columns of every score within ``slack`` of the k-th; as many for each as the neediest has."""
-    floor = kernels.largest(scores, k)[0][:, -1] - slack
-    return kernels.largest(scores, kernels.most_above(scores, floor))
+        many = kernels.most_above(scores, _floor(centered, keys, worst, scores.dtype))
+    return _settled(queries, keys, *kernels.largest(scores, max(many, k)), k, budget)
 
 
 def _wide_scores(queries: Tensor, keys: Keys, scores: Tensor) -> Tensor:
