@@ -35,7 +35,7 @@ def loaded_by(statement):
     return set(ran.stdout.split())
 
 
-SLOW = {"faiss", "matplotlib", "typer", "rich", "polars", "fastapi"}
+SLOW = {"faiss", "matplotlib", "typer", "rich", "polars", "fastapi", "PIL", "timm"}
 
 
 def test_importing_the_package_loads_nothing_slow():
@@ -59,6 +59,7 @@ def test_no_module_imports_a_frame_library_before_it_is_needed():
 
 def test_only_the_bank_knows_faiss_only_the_command_line_knows_typer_and_nobody_pickle():
     assert importers_of("faiss") == {"bank/faiss.py"}
+    assert importers_of("PIL") == {"data/images.py"}
     assert {path.partition("/")[0] for path in importers_of("typer")} <= {"cli"}
     assert {path for path in importers_of("rich") if not path.startswith("cli/")} <= {"train/progress.py"}
     for name in ("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"):

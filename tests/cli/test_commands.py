@@ -295,3 +295,9 @@ def test_data_verify_fails_for_a_damaged_file(attnknn, tmp_path):
     assert "not the original file" in attnknn(*args, code=1).stdout
     assert attnknn.json("data", "verify", "iris")["ok"] is True
     assert "UCI" in attnknn("data", "verify", "adult", "--data-dir", tmp_path, code=1).stdout
+
+
+def test_data_verify_says_once_what_an_absent_set_needs(attnknn, tmp_path):
+    said = attnknn("data", "verify", "cifar10", "mnist", "--data-dir", tmp_path, code=1).stdout
+    for place in ("University of Toronto", "MNIST database"):
+        assert said.count(place) == 1

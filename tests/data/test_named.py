@@ -8,6 +8,12 @@ from attnknn.data import NAMED, as_table, duplicate_groups, load_named, verify
 from attnknn.errors import InvalidInput, MissingData
 
 FILES = sorted(name for name, source in NAMED.items() if source.files)
+PLACES = {
+    "cifar10": "the CIFAR page of the University of Toronto",
+    "cifar100": "the CIFAR page of the University of Toronto",
+    "mnist": "the MNIST database",
+    "fashion-mnist": "Zalando Research",
+}
 needs_files = pytest.mark.skipif(not os.environ.get("ATTNKNN_DATA"), reason="ATTNKNN_DATA is not set")
 
 
@@ -48,7 +54,8 @@ def test_a_missing_folder_or_file_says_what_where_and_how(name, tmp_path, monkey
     ]:
         with pytest.raises(MissingData) as caught:
             load_named(name, given)
-        for part in (problem, first, "UCI Machine Learning Repository", NAMED[name].title, "--data-dir"):
+        place = PLACES.get(name, "UCI Machine Learning Repository")
+        for part in (problem, first, place, NAMED[name].title, "--data-dir"):
             assert part in str(caught.value)
         assert "ATTNKNN_DATA" in str(caught.value)
         assert [(file, ok) for file, ok, _ in verify(name, given)] == [(f, False) for f, _ in NAMED[name].files]
@@ -57,7 +64,7 @@ def test_a_missing_folder_or_file_says_what_where_and_how(name, tmp_path, monkey
 @pytest.mark.parametrize("name", FILES)
 def test_a_changed_file_is_refused_before_it_is_read(name, tmp_path):
     for file, _ in NAMED[name].files:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_bytes(b"1,2\n")
     file, expected = NAMED[name].files[0]
     with pytest.raises(InvalidInput) as caught:

@@ -143,7 +143,7 @@ def test_what_is_learned_holds_for_other_rows():
 
 def by_hand(task, queries):
     """NCA of some rows among all that are not in their group, one row at a time in float64."""
-    vectors = embed(task.model.network, task.rows.features.numpy()).astype(np.float64)
+    vectors = embed(task.model.network, task.features.numpy()).astype(np.float64)
     labels, groups = task.rows.labels.numpy(), task.rows.groups.numpy()
     each = []
     for at in queries:

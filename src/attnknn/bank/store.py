@@ -36,7 +36,7 @@ class Store:
     def __init__(self, dim: int, width: int = 0) -> None:
         self.dim = dim
         self.width = width
-        self._features = GrowingArray(np.float32, (width,))
+        self._features = GrowingArray(np.uint8, (width,))  # bytes of images; the first numbers widen it
         self._vectors = GrowingArray(np.float32, (dim,))
         self._labels = GrowingArray(np.int64)
         self._groups = GrowingArray(np.int64)
@@ -220,11 +220,11 @@ def checked_labels(labels: ArrayLike, rows: int) -> NDArray[np.int64]:
 
 
 def checked_features(features: ArrayLike | None, rows: int, width: int) -> NDArray[Any]:
-    """Features (n, width), finite; None where the width is 0."""
-    array = np.empty((rows, 0), np.float32) if features is None else np.asarray(features)
+    """Features (n, width), finite; bytes stay bytes; None where the width is 0."""
+    array = np.empty((rows, 0), np.uint8) if features is None else np.asarray(features)
     if array.shape != (rows, width):
         raise InvalidInput(f"expected features of shape ({rows}, {width}), got {array.shape}")
-    return checked_vectors(array, width) if width else array
+    return array if array.dtype == np.uint8 else checked_vectors(array, width)
 
 
 def checked_groups(groups: ArrayLike | None, rows: int) -> NDArray[np.int64]:

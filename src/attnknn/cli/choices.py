@@ -30,6 +30,7 @@ class Embedder(StrEnum):
     periodic = "periodic"
     tabular = "tabular"
     linear = "linear"
+    image = "image"
     standardize = "standardize"
     identity = "identity"
 

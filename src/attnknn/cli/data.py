@@ -24,6 +24,10 @@ ROWS: Final = {
     "bank-marketing": 41188,
     "letter": 20000,
     "german-credit": 1000,
+    "cifar10": 60000,
+    "cifar100": 60000,
+    "mnist": 70000,
+    "fashion-mnist": 70000,
 }
 
 DataDir = Annotated[
@@ -76,8 +80,7 @@ def verify(
         screen.table(
             ["name", "file", "state"], [(e["name"], e["file"], e["state"]) for e in checked], left=(0, 1, 2)
         )
-        bad = [e["message"] for e in checked if e["state"] == "damaged" or (e["state"] == "absent" and asked)]
-        for message in dict.fromkeys(bad):
+        for message in _problems(checked, asked):
             screen.line(message)
     if not fine:
         raise typer.Exit(1)
@@ -99,7 +102,7 @@ def _about(name: str, data_dir: Path | None) -> dict[str, Any]:
         "rows": ROWS.get(name),
         "target": source.target,
         "description": source.description,
-        "source": f"UCI: {source.title}" if source.files else "scikit-learn",
+        "source": f"{source.place}: {source.title}" if source.files else "scikit-learn",
         "files": [file for file, _ in source.files],
         "state": next(state for state in ("damaged", "absent", "ready") if state in states),
     }
@@ -114,6 +117,13 @@ def _checked(name: str, data_dir: Path | None) -> list[dict[str, str]]:
         state = "ready" if fine else "damaged" if (folder / file).exists() else "absent"
         found.append({"name": name, "file": file, "state": state, "message": message})
     return found
+
+
+def _problems(checked: list[dict[str, str]], asked: list[str]) -> list[str]:
+    """What is wrong with each damaged file, and once with each absent set: that message names all of its files."""
+    damaged = [each["message"] for each in checked if each["state"] == "damaged"]
+    absent = {each["name"]: each["message"] for each in reversed(checked) if each["state"] == "absent"}
+    return list(dict.fromkeys([*damaged, *(absent[name] for name in asked if name in absent)]))
 
 
 def _check_folder(data_dir: Path | None) -> None:

@@ -108,9 +108,11 @@ def _check_target(name: str, target: str | None) -> None:
 def _of_set(name: str, data_dir: Path | None, part: Part, *, labelled: bool) -> Rows:
     import numpy as np
 
-    from attnknn.data import load_named
+    from attnknn.data import is_images, load_named
 
     found = load_named(name, data_dir)
+    if is_images(found.X):
+        raise InvalidInput(f"{name} is a set of images, {found.X.shape[1:]} each; this command takes tables")
     rows = Rows(name, _frame(found), found.y if labelled else None, np.arange(len(found.y)))
     official = {"all": None, "train": found.train_rows, "test": found.test_rows}[part]
     return rows if official is None else rows.take(official)

@@ -1,7 +1,10 @@
-"""Files and frames to checked columns: tables, named data sets, splits."""
+"""Files and frames to checked columns and pixels: tables, images, named data sets, splits."""
 
 from attnknn.data.files import read_table_file
-from attnknn.data.named import NAMED, DataSet, Source, load_named, verify
+from attnknn.data.image_folder import ImageFiles, list_images, load_images
+from attnknn.data.images import as_images, decode_image, is_images, resize_image
+from attnknn.data.named import DataSet, load_named, verify
+from attnknn.data.sources import NAMED, Source
 from attnknn.data.splits import duplicate_groups, folds, split
 from attnknn.data.table import Column, Table, as_table, is_frame
 
@@ -9,14 +12,21 @@ __all__ = [
     "NAMED",
     "Column",
     "DataSet",
+    "ImageFiles",
     "Source",
     "Table",
+    "as_images",
     "as_table",
+    "decode_image",
     "duplicate_groups",
     "folds",
     "is_frame",
+    "is_images",
+    "list_images",
+    "load_images",
     "load_named",
     "read_table_file",
+    "resize_image",
     "split",
     "verify",
 ]

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from attnknn.embed.images import ImageEmbedder, embed_images
 from attnknn.embed.quantile import QuantileNormal
 from attnknn.errors import InvalidInput
 from attnknn.ops import Metric
@@ -211,17 +212,24 @@ class LinearEmbedder(nn.Module):
         return {"input_dim": self.embed_dim}
 
 
-AnyNetwork = PeriodicEmbedder | TabularEmbedder | LinearEmbedder
+TableNetwork = PeriodicEmbedder | TabularEmbedder | LinearEmbedder
 NETWORKS: Final[dict[str, type[PeriodicEmbedder] | type[TabularEmbedder] | type[LinearEmbedder]]] = {
     "periodic": PeriodicEmbedder,
     "tabular": TabularEmbedder,
     "linear": LinearEmbedder,
 }
+"""Those for tables."""
+
+AnyNetwork = TableNetwork | ImageEmbedder
+LEARNED: Final[dict[str, Any]] = {**NETWORKS, "image": ImageEmbedder}
+"""All of them."""
 
 
 @torch.no_grad()
 def embed(network: AnyNetwork, features: NDArray[Any]) -> NDArray[np.float32]:
     """Vectors of encoded rows, a bounded number at a time, on the network's device."""
+    if isinstance(network, ImageEmbedder):
+        return embed_images(network, features)
     device = next(network.parameters()).device
     network.eval()
     parts = [
@@ -237,9 +245,9 @@ def embed(network: AnyNetwork, features: NDArray[Any]) -> NDArray[np.float32]:
 def network_from_state(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> AnyNetwork:
     """The network whose kind, shape and weights these are."""
     kind = state.get("kind")
-    if kind not in NETWORKS:
-        raise InvalidInput(f"no network is called {kind!r}; try one of: {', '.join(NETWORKS)}")
-    network = NETWORKS[kind](**state["shape"])
+    if kind not in LEARNED:
+        raise InvalidInput(f"no network is called {kind!r}; try one of: {', '.join(LEARNED)}")
+    network: AnyNetwork = LEARNED[kind](**state["shape"])
     try:
         network.load_state_dict(dict(tensors))
     except RuntimeError as problem:

@@ -7,7 +7,7 @@ a last training on all rows makes the vectors that are served.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from attnknn.attend import Weighting
 from attnknn.bank import Id, MemoryBank
 from attnknn.bank.store import checked_groups
 from attnknn.data import duplicate_groups, folds, split
-from attnknn.embed import NETWORKS, AnyNetwork, Embedder, Identity, Standardize, embed
+from attnknn.embed import LEARNED, AnyNetwork, Embedder, Identity, Pictures, Standardize, embed
 from attnknn.errors import InvalidInput
 from attnknn.estimator.inputs import numbered_groups
 from attnknn.estimator.options import (
@@ -32,7 +32,18 @@ from attnknn.estimator.options import (
     search_metric,
     training_device,
 )
-from attnknn.train import Hearing, History, Judges, Layout, Rows, TrainingOptions, train_networks, tune
+from attnknn.train import (
+    Hearing,
+    History,
+    ImageOptions,
+    Judges,
+    Layout,
+    Rows,
+    TrainingOptions,
+    train_images,
+    train_networks,
+    tune,
+)
 
 HELD_OUT_FROM: Final = 2000
 """Rows from which one held-out part is enough."""
@@ -41,12 +52,13 @@ FOLDS: Final = 5
 _LEAST_HELD: Final = 1000  # held-out rows, where that is not more than a fifth
 
 
-ENCODERS: Final[dict[str, type[Identity] | type[Standardize]]] = {
+ENCODERS: Final[dict[str, Callable[[], Any]]] = {
     "periodic": Standardize,
     "tabular": Standardize,
     "linear": Identity,
     "standardize": Standardize,
     "identity": Identity,
+    "image": Pictures,
 }
 """How each embedder encodes rows, before the network that some of them train."""
 
@@ -174,7 +186,7 @@ def lessons_of(
         encoder: Embedder = ENCODERS[kind]().fit(rows)
         features = encoder.transform(rows)
         if together is None:
-            found = twins(features) if apart or kind in NETWORKS else None
+            found = twins(features.reshape(count, -1)) if apart or kind in LEARNED else None
             together = np.full(count, -1) if found is None else found
         each = Rows(features, labels, np.ones(count) if weights is None else weights, together)
         search = Search(
@@ -197,10 +209,12 @@ def make_benches(model: Any, lessons: Sequence[Lesson], options: Options) -> tup
         members=int(model.n_estimators),
         fraction=float(model.validation_fraction),
         seed=model._seed,
-        device=training_device(model.device, len(first.rows)),
+        device=training_device(model.device, None if first.kind == "image" else len(first.rows)),
         progress=bool(model.verbose),
     )
-    asked, learns = model.training is not None, first.kind in NETWORKS
+    asked, learns = model.training is not None, first.kind in LEARNED
+    if first.kind == "image":
+        return _trained_benches(lessons, _school_of_images(school, first, asked), options.k)
     if learns and _teachable(first.rows, TRAIN_FROM if not asked else 1):
         return _trained_benches(lessons, school, options.k)
     if learns and (asked or school.members > 1):
@@ -208,9 +222,19 @@ def make_benches(model: Any, lessons: Sequence[Lesson], options: Options) -> tup
     return first, [Bench(None, _filled(first, first.rows.features), (), (), school.seed)]
 
 
+def _school_of_images(school: School, lesson: Lesson, asked: bool) -> School:
+    """Images are trained on in any number, as pixels alone say little; but one of each class says nothing."""
+    if not _teachable(lesson.rows, 1):
+        raise InvalidInput(
+            f"{len(lesson.rows)} images of {len(np.unique(lesson.rows.labels))} classes are too few to train on: "
+            f"at least {4 * FOLDS}, and two of at least two classes, are needed"
+        )
+    return school if asked else replace(school, options=ImageOptions())
+
+
 def _trained_benches(lessons: Sequence[Lesson], school: School, k: int | None) -> tuple[Lesson, list[Bench]]:
     """Members share the held-out rows and differ in all that is drawn."""
-    parts = _parts(lessons[0].rows, school)
+    parts = _parts(lessons[0].rows, school, folded=lessons[0].kind != "image")
     rehearsed = [_rehearsed(lesson, school, parts, 0) for lesson in lessons]
     best = int(np.argmin([each.nll(lessons[0].classes, k) for each in rehearsed])) if len(lessons) > 1 else 0
     lesson = lessons[best]
@@ -227,13 +251,13 @@ def _teachable(rows: Rows, least: int) -> bool:
     return int(counted.sum()) >= least and len(sizes) > 1 and apart >= 4 * FOLDS and int(np.sort(sizes)[-2]) > 1
 
 
-def _parts(rows: Rows, school: School) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """(training rows, held-out rows), once or for each fold."""
+def _parts(rows: Rows, school: School, *, folded: bool) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """(training rows, held-out rows), once or, where few rows may be ``folded``, for each fold."""
     counted = np.flatnonzero(rows.weights > 0)  # what weighs nothing teaches nothing
     alone = rows.groups[counted] < 0
     groups = np.where(alone, rows.groups.max(initial=-1) + np.cumsum(alone), rows.groups[counted])
     labels = rows.labels[counted]
-    if len(counted) >= HELD_OUT_FROM:
+    if len(counted) >= HELD_OUT_FROM or not folded:
         share = max(school.fraction, min(0.2, _LEAST_HELD / len(counted)))
         dealt = [split(labels, test=share, seed=school.seed, groups=groups)]
     else:
@@ -284,30 +308,33 @@ def _networks(
     folder = school.options.checkpoint
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
-    return train_networks(
-        lesson.kind,
-        [(lesson.rows.take(learn), None if held is None else lesson.rows.take(held)) for learn, held in parts],
-        classes=lesson.classes,
-        layout=lesson.layout,
-        options=school.options,
-        seed=seed,
-        device=school.device,
-        epochs=epochs,
-        checkpoint=None if folder is None else Path(folder) / f"{name}.pt",
-        progress=f"training {name}" if school.progress else None,
-    )
+    taught = [(lesson.rows.take(learn), None if held is None else lesson.rows.take(held)) for learn, held in parts]
+    given: dict[str, Any] = {
+        "classes": lesson.classes,
+        "seed": seed,
+        "device": school.device,
+        "epochs": epochs,
+        "checkpoint": None if folder is None else Path(folder) / f"{name}.pt",
+        "progress": f"training {name}" if school.progress else None,
+    }
+    if isinstance(school.options, ImageOptions):
+        network, history = train_images(*taught[0], options=school.options, **given)
+        return [network], history
+    networks, history = train_networks(lesson.kind, taught, layout=lesson.layout, options=school.options, **given)
+    return [*networks], history
 
 
 def _filled(lesson: Lesson, vectors: NDArray[Any], *, features: bool = False) -> MemoryBank:
     rows = lesson.rows
-    bank = lesson.search.bank(vectors.shape[1], rows.features.shape[1] if features else 0)
+    flat = rows.features.reshape(len(rows), -1)
+    bank = lesson.search.bank(vectors.shape[1], flat.shape[1] if features else 0)
     bank.add(
         vectors,
         rows.labels,
         ids=None if lesson.numbered else lesson.ids,  # a bank never gives a number of its own again
         groups=rows.groups,
         weights=rows.weights,
-        features=rows.features if features else None,
+        features=flat if features else None,
     )
     return bank
 

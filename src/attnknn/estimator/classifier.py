@@ -122,7 +122,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn from labelled rows.
 
         Args:
-            X: Frame (pandas or polars; any mix of columns, missing values allowed) or numeric array.
+            X: Frame (pandas or polars; any mix of columns, missing values allowed), numeric array, or images as
+                uint8 (n, h, w) or (n, h, w, 1 or 3).
             y: Labels: integers, booleans or strings.
             sample_weight: How much each row counts.
             ids: Names for the rows, to edit and explain by; numbered from 0 when left out.
@@ -132,7 +133,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         options = check_options(self)
         self._guard = ReadersWriterLock()  # edits wait for answers and happen alone
-        self.fitted_on_frame_ = False
+        self.fitted_on_frame_ = self.fitted_on_images_ = False
         rows = checked_rows(self, X, reset=True)
         labels = checked_labels(y)
         if len(labels) != len(rows):

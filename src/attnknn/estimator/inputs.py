@@ -11,17 +11,21 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from attnknn.data import Column, Table, as_table, is_frame
+from attnknn.data import Column, Table, as_images, as_table, is_frame
 from attnknn.errors import InvalidInput
 
 Rows = Table | NDArray[Any]
 
 
 def checked_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
-    """Rows of a frame as a table, of anything else as a finite float array.
+    """Rows of a frame as a table, images (n, h, w, c) as they are, anything else as a finite float array.
 
     Names and number of columns are checked as scikit-learn does (``reset`` remembers them).
     """
+    if isinstance(X, np.ndarray) and X.dtype == np.uint8 and X.ndim in (3, 4):
+        return _checked_images(estimator, X, reset=reset)
+    if not reset and estimator.fitted_on_images_:
+        raise InvalidInput(f"the model was fitted on images, got {type(X).__name__} of shape {np.shape(X)}")
     if is_frame(X):
         return _checked_frame(estimator, X, reset=reset)
     array: NDArray[Any] = validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32])
@@ -30,6 +34,20 @@ def checked_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Rows:
         columns = [Column(str(name), "numeric", array[:, at].astype(float)) for at, name in enumerate(names)]
         return Table(tuple(columns))
     return array
+
+
+def _checked_images(estimator: BaseEstimator, X: NDArray[np.uint8], *, reset: bool) -> NDArray[np.uint8]:
+    images = as_images(X)
+    if reset:
+        if not len(images):
+            raise InvalidInput(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
+        estimator.fitted_on_images_ = True
+        estimator.n_features_in_ = int(np.prod(images.shape[1:]))
+        if hasattr(estimator, "feature_names_in_"):
+            del estimator.feature_names_in_
+    elif not estimator.fitted_on_images_:
+        raise InvalidInput(f"the model was fitted on rows of {estimator.n_features_in_} columns, got images")
+    return images
 
 
 def _checked_frame(estimator: BaseEstimator, frame: Any, *, reset: bool) -> Rows:

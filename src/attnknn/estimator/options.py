@@ -15,11 +15,11 @@ from attnknn.attend import KINDS, AttentionOptions
 from attnknn.attend.self_attention import MOST_NEIGHBORS
 from attnknn.bank import INDEXES, checked_k
 from attnknn.data import Table
-from attnknn.embed import NETWORKS
+from attnknn.embed import LEARNED
 from attnknn.errors import InvalidInput, MissingDevice
 from attnknn.estimator.inputs import Rows
 from attnknn.ops import METRICS
-from attnknn.train import TrainingOptions
+from attnknn.train import ImageOptions, TrainingOptions
 from attnknn.train.threads import FEW_ROWS
 
 EXACT_BELOW = 100_000
@@ -29,7 +29,7 @@ CALIBRATIONS = ("auto", "density", "temperature", "isotonic", "prior", None)
 
 
 WEIGHTS = ("attention", *KINDS)
-EMBEDDERS = ("auto", *NETWORKS, "standardize", "identity")
+EMBEDDERS = ("auto", *LEARNED, "standardize", "identity")
 LINEAR_ABOVE = 256
 """Numeric columns above which ``embedder="auto"`` takes rows for vectors that another model made."""
 
@@ -76,7 +76,7 @@ def check_options(model: Any) -> Options:
 
 def check_that_all_is_read(model: Any, embedder: str) -> None:
     """Refuse options that nothing would read with this embedder; asked again once ``auto`` has been decided."""
-    learned = embedder in NETWORKS or (embedder == "auto" and model.weights == "attention")
+    learned = embedder in LEARNED or (embedder == "auto" and model.weights == "attention")
     members = model.n_estimators
     if isinstance(members, bool) or not isinstance(members, Integral) or int(members) < 1:
         raise InvalidInput(f"n_estimators must be a whole number of at least 1, got {members!r}")
@@ -91,12 +91,17 @@ def check_that_all_is_read(model: Any, embedder: str) -> None:
             raise InvalidInput(f"{name} must be None or {kind.__name__}(...), got {given!r}")
     if model.attention is not None and model.weights != "attention":
         raise InvalidInput(f"attention options were given, but weights={model.weights!r} reads none")
-    if model.training is not None:
+    if isinstance(model.training, ImageOptions):
+        if embedder not in ("auto", "image"):
+            raise InvalidInput(f"training is ImageOptions(...), which embedder={embedder!r} does not read")
+    elif model.training is not None:
         _check_training(model, embedder, learned)
 
 
 def _check_training(model: Any, embedder: str, learned: bool) -> None:
     usual, training = TrainingOptions(), model.training
+    if embedder == "image":
+        raise InvalidInput("images are trained with ImageOptions(...), got TrainingOptions(...)")
     attends = model.weights == "attention" and bool((model.attention or AttentionOptions()).parts)
     if not learned and not attends:
         raise InvalidInput(
@@ -120,10 +125,16 @@ def chosen_embedders(model: Any, rows: Rows) -> tuple[str, ...]:
     """The embedders that ``embedder`` may mean for these rows; of several, the validation rows choose.
 
     ``auto`` takes rows of length 1 for given vectors: identity, or, above 256 columns, a trained projection; so
-    it does with more than 256 numeric columns and nothing else. Everything else is a table: standardize where
-    the weights are not learned, else a periodic embedder; where all columns are numbers they may share a unit,
-    as pixels do, so a projection of them is tried as well.
+    it does with more than 256 numeric columns and nothing else. Images have an embedder of their own. Everything
+    else is a table: standardize where the weights are not learned, else a periodic embedder; where all columns
+    are numbers they may share a unit, as pixels do, so a projection of them is tried as well.
     """
+    pictures = not isinstance(rows, Table) and rows.ndim == 4
+    if pictures and model.embedder in ("auto", "image"):
+        return ("image",)
+    if pictures or model.embedder == "image":
+        got = "images" if pictures else "a table"
+        raise InvalidInput(f"embedder={model.embedder!r} cannot read {got}; embedder='auto' can")
     if model.embedder != "auto":
         return (model.embedder,)
     numeric = _numeric(rows)
@@ -170,9 +181,13 @@ def search_device(device: str | torch.device) -> str:
     return device
 
 
-def training_device(device: str | torch.device, rows: int) -> str:
-    """Where to train on so many rows: ``auto`` leaves few of them to the CPU, which then is faster."""
-    return "cpu" if str(device) == "auto" and rows < FEW_ROWS else search_device(device)
+def training_device(device: str | torch.device, rows: int | None) -> str:
+    """Where to train on so many rows: ``auto`` leaves few of them to the CPU, which then is faster.
+
+    None stands for images, which a GPU trains faster in any number.
+    """
+    few = rows is not None and rows < FEW_ROWS
+    return "cpu" if str(device) == "auto" and few else search_device(device)
 
 
 def search_index(index: str, rows: int) -> str:
@@ -186,8 +201,8 @@ def search_metric(metric: str, embedder: str, vectors: NDArray[Any]) -> str:
     """The metric that ``metric`` means for these vectors: cosine where they are given with length 1."""
     if metric != "auto":
         return metric
-    if embedder in NETWORKS:
-        return NETWORKS[embedder].metric
+    if embedder in LEARNED:
+        return str(LEARNED[embedder].metric)
     return "cosine" if embedder == "identity" and has_unit_length(vectors) else "l2"
 
 

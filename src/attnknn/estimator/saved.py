@@ -23,7 +23,7 @@ from attnknn.calibrate import calibrator_from_state
 from attnknn.embed import embedder_from_state, network_from_state
 from attnknn.errors import AttnKNNError, CorruptModel, MissingDevice, MissingExtra
 from attnknn.estimator.voter import Member, Voter
-from attnknn.train import TrainingOptions, Tuning
+from attnknn.train import Tuning, training_from_state
 
 KIND = "classifier"
 _NOTHING = save_tensors({})
@@ -38,6 +38,7 @@ def write(path: str | os.PathLike[str], model: Any) -> None:
         "features": model.n_features_in_,
         "feature_names": list(model.feature_names_in_) if hasattr(model, "feature_names_in_") else None,
         "fitted_on_frame": model.fitted_on_frame_,
+        "fitted_on_images": model.fitted_on_images_,
         "embedder": model.embedder_.state(),
         "members": [_member_state(member) for member in voter.members],
         "prior_mass": voter.mass,
@@ -105,6 +106,7 @@ def _built(files: Mapping[str, bytes], model_class: Any, device: str | None) -> 
     if about["feature_names"] is not None:
         model.feature_names_in_ = np.asarray(about["feature_names"], object)
     model.fitted_on_frame_ = bool(about["fitted_on_frame"])
+    model.fitted_on_images_ = bool(about.get("fitted_on_images", False))
     model.embedder_ = embedder_from_state(about["embedder"])
     model._guard = ReadersWriterLock()
     device = model.search_device()
@@ -179,9 +181,12 @@ def _plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parameters(plain: Mapping[str, Any]) -> dict[str, Any]:
     """What :func:`_plain_parameters` wrote, as constructor arguments."""
-    kinds = {"attention": AttentionOptions, "training": TrainingOptions}
-    options = {name: kind(**plain[name]) for name, kind in kinds.items() if plain.get(name) is not None}
-    return {**plain, **options}
+    given = {**plain}
+    if plain.get("attention") is not None:
+        given["attention"] = AttentionOptions(**plain["attention"])
+    if plain.get("training") is not None:
+        given["training"] = training_from_state(plain["training"])
+    return given
 
 
 def _dtype_name(classes: NDArray[Any]) -> str:

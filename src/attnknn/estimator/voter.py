@@ -109,7 +109,7 @@ class Voter:
     ) -> list[Id]:
         """Embed and store rows in the bank of each member; what is refused changes nothing."""
         vectors = [member.vectors(features) for member in self.members]
-        kept = None if self.members[0].network is None else features
+        kept = None if self.members[0].network is None else features.reshape(len(features), -1)
         names = self.bank.add(vectors[0], labels, ids=ids, weights=weights, features=kept)
         for member, own in zip(self.members[1:], vectors[1:], strict=True):
             member.bank.add(own, labels, ids=names, weights=weights)

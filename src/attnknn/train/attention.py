@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from attnknn.ops import evidence, vote
 from attnknn.train.judges import Hearing, Judges
 from attnknn.train.loop import History, LoopOptions, run
 from attnknn.train.losses import robust_loss, served_vote, weight_entropy
+from attnknn.train.rows import digest
 from attnknn.train.seeds import random_kept, seed_torch
 from attnknn.train.threads import threads_for
 from attnknn.train.together import as_one
@@ -159,6 +159,15 @@ class VoteTask:
         weights: Tensor = self.model(**given, prior=factor)
         return weights
 
+    def arrays(self) -> Iterator[NDArray[Any]]:
+        """All data that it learns from and is judged by."""
+        bank = self.learn.bank
+        yield from (bank.vectors(bank.live), bank.labels(bank.live), bank.weights(bank.live))
+        for seen in (self.learn, self.held):
+            if seen is not None:
+                judges = seen.judges
+                yield from (judges.vectors, judges.labels, judges.weights, seen.near.distances)
+
     def validate(self) -> Mapping[str, float]:
         """NLL of the validation rows; where the loss is robust that loss, for NLL would choose against it."""
         if self.held is None or len(self.held.judges) == 0:
@@ -281,16 +290,7 @@ def _fingerprint(tasks: Sequence[VoteTask], weighting: Weighting, k: int) -> str
     first = tasks[0]
     told = [weighting.state(), first.model.options.state(), k]
     told += [first.mass, first.entropy, first.class_weight.tolist()]
-    digest = hashlib.sha256(repr(told).encode())
-    for task in tasks:
-        bank = task.learn.bank
-        for array in (bank.vectors(bank.live), bank.labels(bank.live), bank.weights(bank.live)):
-            digest.update(np.ascontiguousarray(array).tobytes())
-        for seen in (task.learn, task.held):
-            if seen is not None:
-                for array in (seen.judges.vectors, seen.judges.labels, seen.judges.weights, seen.near.distances):
-                    digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
+    return digest(told, (array for task in tasks for array in task.arrays()))
 
 
 def part_sizes(

@@ -194,6 +194,8 @@ class _Training:
 
     def _validate(self) -> dict[str, float]:
         self.model.eval()
+        if self.next % self.options.validate_every and self.next != self.last:
+            return {}
         swapped = contextlib.nullcontext() if self.average is None else self.average.swapped_in()
         with torch.no_grad(), swapped:
             scores = {name: float(value) for name, value in self.task.validate().items()}
@@ -252,8 +254,8 @@ def _identity(task: Task, options: LoopOptions, device: torch.device, given: Map
 
 
 def _refuse_unread(options: LoopOptions) -> None:
-    for name in ("patience", "validate_first"):
-        if getattr(options, name):
+    for name, unset in (("patience", None), ("validate_first", False), ("validate_every", 1)):
+        if getattr(options, name) != unset:
             raise InvalidInput(f"the task validates nothing, so nothing reads {name}={getattr(options, name)!r}")
 
 

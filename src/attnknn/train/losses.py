@@ -10,7 +10,7 @@ from attnknn.ops.combine import evidence
 from attnknn.ops.similarity import unit
 from attnknn.train.nca import nca, or_one, smoothing_share, wide
 
-__all__ = ["candidates", "nca", "served_vote", "supcon", "weight_entropy"]
+__all__ = ["candidates", "hard_negatives", "nca", "served_vote", "supcon", "weight_entropy"]
 
 
 def robust_loss(chances: Tensor, robust: float) -> Tensor:
@@ -107,6 +107,46 @@ def supcon(
     logits = ((views @ views.T - margin * positive) / temperature).masked_fill(itself, -torch.inf)
     log_shares = logits.log_softmax(dim=1).masked_fill(~positive, 0.0)
     return -(log_shares.sum(dim=1) / positive.sum(dim=1)).mean()
+
+
+def hard_negatives(
+    queries: Tensor,
+    keys: Tensor,
+    query_labels: Tensor,
+    key_labels: Tensor,
+    scale: float | Tensor,
+    *,
+    hardest: int,
+    leave_out: Tensor | None = None,
+) -> Tensor:
+    """NCA in which of all keys of other labels only the nearest count: those that could win the vote.
+
+    Mean over queries of -log of the mass on the keys of the query's label, by cosine, among these keys and the
+    ``hardest`` nearest of other labels. A query that has no allowed key of its label does not count.
+
+    Args:
+        queries: (q, d).
+        keys: (n, d).
+        query_labels: (q,) integers.
+        key_labels: (n,) integers.
+        scale: One number.
+        hardest: How many keys of other labels each query meets.
+        leave_out: (m, 2) pairs of query and key that must not meet.
+
+    >>> query, keys, labels = torch.eye(2)[:1], torch.eye(2), torch.tensor([0, 1])
+    >>> round(hard_negatives(query, keys, labels[:1], labels, 2.0, hardest=5).item(), 4)  # log(1 + e^-2)
+    0.1269
+    """
+    logits = scale * (unit(wide(queries)) @ unit(wide(keys)).T)
+    if leave_out is not None:
+        logits = logits.index_put(tuple(leave_out.T), logits.new_tensor(-torch.inf))
+    right = query_labels[:, None] == key_labels
+    own = logits.masked_fill(~right, -torch.inf).logsumexp(dim=1)
+    wrong = logits.masked_fill(right, -torch.inf).topk(min(hardest, keys.shape[0]), dim=1).values.logsumexp(dim=1)
+    known = own > -torch.inf
+    gap = torch.where(known & (wrong > -torch.inf), wrong - own.where(known, 0.0), -torch.inf)
+    each = torch.nn.functional.softplus(gap.clamp(min=-1e4))
+    return (each * known).sum() / or_one(known.sum())
 
 
 def weight_entropy(weights: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ class LoopOptions:
         patience: Epochs without a better validation NLL before the end, or None to run all.
         precision: ``bfloat16`` computes the losses under autocast.
         validate_first: Whether the untrained model is a candidate for the best.
+        validate_every: Epochs from one validation to the next; the last epoch is always validated.
         lr_scales: Factors of the learning rate by module or parameter name.
     """
 
@@ -47,6 +48,7 @@ class LoopOptions:
     patience: int | None = None
     precision: Precision = "float32"
     validate_first: bool = False
+    validate_every: int = 1
     lr_scales: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,6 +66,8 @@ class LoopOptions:
         patient = self.patience is None or _whole(self.patience)
         _require(patient, "patience", "a whole number of at least 1, or None", self.patience)
         _require(self.precision in PRECISIONS, "precision", f"one of {', '.join(PRECISIONS)}", self.precision)
+        every = _whole(self.validate_every)
+        _require(every, "validate_every", "a whole number of at least 1", self.validate_every)
         for name, factor in self.lr_scales.items():
             _require(0 < factor < math.inf, f"lr_scales[{name!r}]", "above 0", factor)
 

@@ -48,7 +48,7 @@ class TrainingOptions:
             categories or lack values, else 0: numbers alone tell more together than one by one.
         join_validation: Whether validation rows join the bank after fitting. Below 2,000 rows none is held out
             of the last training, and all are in the bank.
-        precision: ``float32`` or ``bfloat16`` (autocast).
+        precision: ``float32`` (as usual) or ``bfloat16`` (autocast; as usual for images on CUDA).
         checkpoint: A folder to save to after each epoch; a fit that was killed goes on from there.
     """
 
@@ -74,7 +74,7 @@ class TrainingOptions:
     blocks: int | None = None
     dropout: float | None = None
     join_validation: bool = True
-    precision: Precision = "float32"
+    precision: Precision | None = None
     checkpoint: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
@@ -83,16 +83,16 @@ class TrainingOptions:
         except TypeError as problem:
             raise InvalidInput(f"an option of training is of the wrong type: {problem}") from problem
         for name in ("batch_size", "embed_dim"):
-            _check(name, getattr(self, name), "a whole number of at least 1", whole=True)
-        _check("blocks", self.blocks, "a whole number of at least 0", whole=True, low=0)
+            check_option(name, getattr(self, name), "a whole number of at least 1", whole=True)
+        check_option("blocks", self.blocks, "a whole number of at least 0", whole=True, low=0)
         for name in ("auxiliary", "contrastive", "entropy"):
-            _check(name, getattr(self, name), "a weight of at least 0")
-        _check("label_smoothing", self.label_smoothing, "at least 0 and below 1", below=1)
-        _check("candidates", self.candidates, "a share above 0 and at most 1", open_low=True, high=1)
-        _check("dropout", self.dropout, "a share of at least 0 and below 1", below=1)
-        _check("temperature", self.temperature, "above 0", open_low=True)
-        _check("margin", self.margin, "at least 0")
-        _check("corruption", self.corruption, "a share above 0 and below 1", open_low=True, below=1)
+            check_option(name, getattr(self, name), "a weight of at least 0")
+        check_option("label_smoothing", self.label_smoothing, "at least 0 and below 1", below=1)
+        check_option("candidates", self.candidates, "a share above 0 and at most 1", open_low=True, high=1)
+        check_option("dropout", self.dropout, "a share of at least 0 and below 1", below=1)
+        check_option("temperature", self.temperature, "above 0", open_low=True)
+        check_option("margin", self.margin, "at least 0")
+        check_option("corruption", self.corruption, "a share above 0 and below 1", open_low=True, below=1)
         for name in ("temperature", "margin", "corruption"):
             if getattr(self, name) is not None and not self.contrastive:
                 raise InvalidInput(f"{name}={getattr(self, name)} is of the contrastive loss, but contrastive=0")
@@ -111,7 +111,7 @@ class TrainingOptions:
             clip=self.clip,
             ema=self.ema,
             patience=self.patience,
-            precision=self.precision,
+            precision=self.precision or "float32",
         )
 
     def hidden(self, rows: int, *, mixed: bool) -> float:
@@ -126,6 +126,10 @@ class TrainingOptions:
             return min(self.batch_size, rows)
         return min(1024, max(64, rows // 8), rows)
 
+    def told(self) -> list[tuple[str, Any]]:
+        """What a checkpoint must have been trained with: all but where it is."""
+        return sorted((name, value) for name, value in self.state().items() if name != "checkpoint")
+
     def state(self) -> dict[str, Any]:
         """The options as given, for JSON; ``TrainingOptions(**state)`` makes them again."""
         return {
@@ -134,7 +138,7 @@ class TrainingOptions:
         }
 
 
-def _check(
+def check_option(
     name: str,
     value: Any,
     wanted: str,
@@ -145,6 +149,7 @@ def _check(
     high: float = math.inf,
     below: float = math.inf,
 ) -> None:
+    """Refuse a number that is not what is ``wanted``; None is always right."""
     if value is None:
         return
     kind = int if whole else int | float

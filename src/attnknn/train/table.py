@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnknn.attend.attention import SCALES
@@ -23,6 +21,7 @@ from attnknn.ops.similarity import distance_matrix
 from attnknn.train.loop import History, run
 from attnknn.train.losses import candidates, nca, supcon
 from attnknn.train.options import LoopOptions
+from attnknn.train.rows import Rows, Shown, arrays_of, digest
 from attnknn.train.seeds import random_kept, seed_torch
 from attnknn.train.settings import TrainingOptions
 from attnknn.train.threads import threads_for
@@ -30,23 +29,6 @@ from attnknn.train.together import as_one
 
 _MASS: Final = 1e-3  # of the prior in the validation NLL, which is then never infinite
 _CELLS: Final = 4_000_000  # validation rows x training rows at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Encoded, labelled rows."""
-
-    features: NDArray[np.float32]  # (n, width)
-    labels: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    groups: NDArray[np.int64]  # rows of one group never see each other; -1 is no group
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, at: NDArray[np.int64]) -> Rows:
-        """Some of them."""
-        return Rows(self.features[at], self.labels[at], self.weights[at], self.groups[at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +84,13 @@ class NcaTask:
     ) -> None:
         self.model = _Nca(network.to(device), classes, head=options.auxiliary > 0)
         self.options, self.classes = options, classes
-        self.rows, self.held = _on(rows, device), None if held is None else _on(held, device)
+        self.rows, self.held = Shown(rows, device), None if held is None else Shown(held, device)
         self._batch = options.batch(len(rows))
         self._columns = torch.tensor(layout.columns, device=device)
         with torch.no_grad():
-            self._prepared = network.front(self.rows.features)
-            self._held_prepared = None if self.held is None else network.front(self.held.features)
+            self.features = _tensor(rows, device)
+            self._prepared = network.front(self.features)
+            self._held_prepared = None if held is None else network.front(_tensor(held, device))
         totals = torch.zeros(classes, device=device).index_add_(0, self.rows.labels, self.rows.weights)
         self._prior = totals / totals.sum()
         self._weighted = bool((self.rows.weights != 1).any())
@@ -197,8 +180,8 @@ class NcaTask:
         swapped = torch.rand(len(batch), count, generator=random, device=where) < rate
         other = torch.randint(len(self.rows.labels), (len(batch), count), generator=random, device=where)
         place = torch.arange(len(self._columns), device=where)
-        strange = self.rows.features[other[:, self._columns], place]
-        return torch.where(swapped[:, self._columns], strange, self.rows.features[batch])
+        strange = self.features[other[:, self._columns], place]
+        return torch.where(swapped[:, self._columns], strange, self.features[batch])
 
 
 def train_networks(
@@ -251,30 +234,14 @@ def train_networks(
             device=device,
             last=epochs,
             checkpoint=checkpoint,
-            fingerprint=_fingerprint(parts, options),
+            fingerprint=digest(options.told(), arrays_of(itertools.chain.from_iterable(parts))),
             progress=progress,
         )
     return [task.model.network.eval() for task in tasks], history
 
 
-def _on(rows: Rows, device: torch.device | str) -> _Tensors:
-    # A group of its own for whoever has none: itself is what a row must not see.
-    alone = rows.groups < 0
-    groups = np.where(alone, int(rows.groups.max(initial=-1)) + 1 + np.cumsum(alone), rows.groups)
-    return _Tensors(
-        torch.from_numpy(np.ascontiguousarray(rows.features, np.float32)).to(device),
-        torch.from_numpy(rows.labels).to(device),
-        torch.from_numpy(rows.weights / rows.weights.mean()).float().to(device),  # only ratios count
-        torch.from_numpy(groups).to(device),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Tensors:
-    features: Tensor
-    labels: Tensor
-    weights: Tensor
-    groups: Tensor
+def _tensor(rows: Rows, device: torch.device | str) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(rows.features, np.float32)).to(device)
 
 
 def _gaps(queries: Tensor, keys: Tensor, metric: Any) -> Tensor:
@@ -282,14 +249,3 @@ def _gaps(queries: Tensor, keys: Tensor, metric: Any) -> Tensor:
         return distance_matrix(queries, keys, metric)
     # By matrix product: several times as fast as by subtraction, and precise enough to compare epochs.
     return torch.cdist(queries, keys, compute_mode="use_mm_for_euclid_dist")
-
-
-def _fingerprint(parts: Sequence[tuple[Rows, Rows | None]], options: TrainingOptions) -> str:
-    """What data and options a checkpoint belongs to."""
-    told = {name: value for name, value in options.state().items() if name != "checkpoint"}
-    digest = hashlib.sha256(repr(sorted(told.items())).encode())
-    for part in itertools.chain.from_iterable(parts):
-        if part is not None:
-            for array in (part.features, part.labels, part.weights, part.groups):
-                digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()

@@ -1,0 +1,113 @@
+"""How an image classifier is trained: the options of every training, and those that only images have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from attnknn.errors import InvalidInput
+from attnknn.train.optimizer import OptimizerName
+from attnknn.train.options import LoopOptions
+from attnknn.train.policies import Augmentation
+from attnknn.train.settings import TrainingOptions, check_option
+
+Mix = Literal["mixup", "cutmix"]
+MIXES: Final[tuple[Mix, ...]] = get_args(Mix)
+EPOCHS: Final = 100
+_BATCH: Final = 512
+_TABLES_ONLY: Final = ("blocks", "dropout", "corruption", "patience")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageOptions(TrainingOptions):
+    """Training of an image embedder: leave-one-out NCA over the bank, and beside it the cross-entropy of a head.
+
+    What is not listed means what it means for tables, but: ``epochs`` is 100; ``lr`` is 0.4 for batches of 512
+    (``batch_size``; an eighth of the images where they are fewer) and shrinks with them; SGD, ``weight_decay``
+    5e-4, ``warmup`` 0.2, ``ema`` 0.999, half of the bank as ``candidates``, ``auxiliary`` 1. A head that reads
+    the backbone learns beside the vectors; ``nca=0`` makes it a plain CNN, which answers by its head.
+
+    Args:
+        backbone: ``resnet18``, ``resnet50``, ``efficientnet-lite0``, or ``timm:<name>``.
+        weights: A file of ImageNet weights in torchvision's format, for the ResNets.
+        frozen: Whether the backbone's features are the vectors as they are: only the attention learns.
+        trunk_lr: Factor of the backbone's learning rate; below 1 for weights that come from elsewhere.
+        augmentation: Name of a policy, or an ``Augmentation``.
+        mix: ``mixup`` or ``cutmix``: each image holds a part of another, and the loss asks for both labels.
+        mix_alpha: Of the beta distribution that their shares are drawn from; 0.3.
+        nca: Weight of the NCA loss.
+        hard: Weight of the loss against the nearest rows of other classes.
+        validate_every: Epochs from one validation to the next.
+        compile: Whether torch compiles the network first: slow to start, then faster.
+    """
+
+    candidates: float = 0.5
+    optimizer: OptimizerName = "sgd"
+    weight_decay: float = 5e-4
+    warmup: float = 0.2
+    ema: float | None = 0.999
+    patience: int | None = None
+    auxiliary: float = 1.0
+    backbone: str = "resnet18"
+    weights: str | os.PathLike[str] | None = None
+    frozen: bool = False
+    trunk_lr: float = 1.0
+    augmentation: str | Augmentation = "photos"
+    mix: Mix | None = None
+    mix_alpha: float | None = None
+    nca: float = 1.0
+    hard: float = 0.0
+    validate_every: int = 5
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        TrainingOptions.__post_init__(self)
+        for name in _TABLES_ONLY:
+            if getattr(self, name) is not None:
+                raise InvalidInput(f"{name} is of tables; a training on images does not read it")
+        for name in ("nca", "hard"):
+            check_option(name, getattr(self, name), "a weight of at least 0")
+        for name in ("trunk_lr", "mix_alpha"):
+            check_option(name, getattr(self, name), "above 0", open_low=True)
+        if self.mix is not None and self.mix not in MIXES:
+            raise InvalidInput(f"mix must be None or one of {', '.join(MIXES)}, got {self.mix!r}")
+        if self.mix_alpha is not None and self.mix is None:
+            raise InvalidInput(f"mix_alpha={self.mix_alpha} is of mixed images, but mix=None")
+        if not self.nca and not self.auxiliary:
+            raise InvalidInput("nca=0 and auxiliary=0 leave nothing to learn from")
+        if not self.nca and self.hard:
+            raise InvalidInput(f"hard={self.hard} is a loss of neighbors, but nca=0 has none")
+        if self.frozen and self.trunk_lr != 1.0:
+            raise InvalidInput(f"trunk_lr={self.trunk_lr} is of a backbone that learns, but it is frozen")
+
+    def loop(self, rows: int) -> LoopOptions:
+        """The options of the loop for so many training images."""
+        return LoopOptions(
+            epochs=EPOCHS if self.epochs is None else self.epochs,
+            lr=(0.4 if self.lr is None else self.lr) * self.batch(rows) / _BATCH,
+            optimizer=self.optimizer,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            warmup=self.warmup,
+            clip=self.clip,
+            ema=self.ema,
+            precision=self.precision or "float32",
+            validate_every=self.validate_every,
+            lr_scales={} if self.trunk_lr == 1.0 else {"network.trunk": self.trunk_lr},
+        )
+
+    def batch(self, rows: int) -> int:
+        """Images per step for so many training images."""
+        if self.batch_size is not None:
+            return min(self.batch_size, rows)
+        return min(_BATCH, max(32, rows // 8), rows)
+
+
+def training_from_state(state: Mapping[str, Any]) -> TrainingOptions:
+    """The options, for tables or for images, whose ``state()`` this is."""
+    if "backbone" not in state:
+        return TrainingOptions(**state)
+    given = state["augmentation"]
+    return ImageOptions(**{**state, "augmentation": given if isinstance(given, str) else Augmentation(**given)})

@@ -1,0 +1,56 @@
+"""Labelled rows to train on, as arrays and as tensors, and a digest that tells them from others."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Encoded, labelled rows."""
+
+    features: NDArray[Any]  # (n, width) float32; images are uint8 (n, height, width, channels)
+    labels: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    groups: NDArray[np.int64]  # rows of one group never see each other; -1 is no group
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, at: NDArray[np.int64]) -> Rows:
+        """Some of them."""
+        return Rows(self.features[at], self.labels[at], self.weights[at], self.groups[at])
+
+
+class Shown:
+    """Labels, weights and groups of rows as tensors on a device."""
+
+    def __init__(self, rows: Rows, device: torch.device | str) -> None:
+        # A group of its own for whoever has none: itself is what a row must not see.
+        alone = rows.groups < 0
+        groups = np.where(alone, int(rows.groups.max(initial=-1)) + 1 + np.cumsum(alone), rows.groups)
+        self.labels = torch.from_numpy(rows.labels).to(device)
+        self.weights = torch.from_numpy(rows.weights / rows.weights.mean()).float().to(device)  # only ratios count
+        self.groups = torch.from_numpy(groups).to(device)
+
+
+def arrays_of(parts: Iterable[Rows | None]) -> Iterator[NDArray[Any]]:
+    """All that these rows are."""
+    for rows in parts:
+        if rows is not None:
+            yield from (rows.features, rows.labels, rows.weights, rows.groups)
+
+
+def digest(told: object, arrays: Iterable[NDArray[Any]]) -> str:
+    """What settings and data a checkpoint belongs to."""
+    found = hashlib.sha256(repr(told).encode())
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()

@@ -1,0 +1,298 @@
+"""Training on images: what a query may see, what is remembered, how it ends and goes on."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from attnknn.embed import ImageEmbedder, embed
+from attnknn.errors import InvalidInput
+from attnknn.train import ImageOptions, Rows, TrainingOptions, train_images, training_from_state
+from attnknn.train.images import ImageTask
+from attnknn.train.losses import hard_negatives
+from attnknn.train.policies import Augmentation, policy
+
+NONE = Augmentation()
+
+
+def stripes(count, seed=0, side=8, classes=2):
+    """Images of stripes: down, across, or on the diagonal, under noise."""
+    draw = np.random.default_rng(seed)
+    labels = np.arange(count) % classes
+    at = np.arange(side)
+    across, down = np.meshgrid(at, at)
+    waves = np.stack([across, down, across + down])[labels]
+    phase = draw.integers(0, 4, size=(count, 1, 1))
+    bright = 90 + 80 * ((waves + phase) // 2 % 2) + draw.normal(0, 20, (count, side, side))
+    return np.clip(bright, 0, 255).astype(np.uint8)[..., None], labels.astype(np.int64)
+
+
+def rows_of(images, labels, groups=None, weights=None):
+    count = len(labels)
+    return Rows(
+        images,
+        labels,
+        np.ones(count) if weights is None else np.asarray(weights, float),
+        np.full(count, -1) if groups is None else np.asarray(groups, np.int64),
+    )
+
+
+def network_for(rows, classes=2, seed=0, embed_dim=8):
+    torch.manual_seed(seed)
+    return ImageEmbedder.start(rows.features, classes=classes, embed_dim=embed_dim)
+
+
+def task_of(rows, held=None, *, classes=2, augmentation=NONE, network=None, **options):
+    given = ImageOptions(**{"candidates": 1.0, "batch_size": 8, **options})
+    network = network_for(rows, classes) if network is None else network
+    return ImageTask(network, rows, held, options=given, augmentation=augmentation)
+
+
+def parts_of(task, batch, seed=0):
+    task.model.eval()  # no batch statistics: every image is embedded as if it were alone
+    with torch.no_grad():
+        return {
+            name: loss.item() for name, loss in task.losses(batch, torch.Generator().manual_seed(seed)).items()
+        }
+
+
+def expected_nca(task, batch, labels, groups):
+    """By hand: each query among the present keys, without those of its group."""
+    vectors = embed(task.model.network, task.rows.images.permute(0, 2, 3, 1).numpy()).astype(np.float64)
+    keys = task.model.keys.numpy().astype(np.float64)
+    each = []
+    for row in batch:
+        logits = task.model.scale.item() * keys @ vectors[row]
+        seen = groups != groups[row]
+        mass = np.exp(logits - logits.max()) * seen
+        each.append(-math.log(mass[labels == labels[row]].sum() / mass.sum()))
+    return np.mean(each)
+
+
+def test_a_query_looks_at_the_last_views_of_all_images_outside_its_group():
+    images, labels = stripes(20)
+    groups = np.arange(20)
+    groups[[3, 7, 11]] = 3
+    task = task_of(rows_of(images, labels, groups), auxiliary=0.0)
+    task.model.keys.copy_(functional.normalize(torch.randn(20, 8, generator=torch.Generator().manual_seed(1))))
+    batch = torch.tensor([3, 4, 5, 7])
+    found = parts_of(task, batch)
+    assert set(found) == {"nca"}
+    assert found["nca"] == pytest.approx(expected_nca(task, batch.tolist(), labels, groups), rel=1e-4)
+
+
+def test_a_batch_is_remembered_before_it_asks_and_nothing_else_is():
+    images, labels = stripes(16)
+    task = task_of(rows_of(images, labels))
+    before = functional.normalize(torch.randn(16, 8, generator=torch.Generator().manual_seed(1)))
+    task.model.keys.copy_(before)
+    batch = torch.tensor([2, 9])
+    parts_of(task, batch)
+    vectors = torch.from_numpy(embed(task.model.network, images[batch.numpy()]))
+    torch.testing.assert_close(task.model.keys[batch], vectors, rtol=1e-4, atol=1e-5)
+    rest = torch.ones(16, dtype=torch.bool)
+    rest[batch] = False
+    assert task.model.keys[rest].equal(before[rest])
+
+
+def test_a_planted_view_of_the_same_group_changes_nothing_whatever_its_label():
+    images, labels = stripes(12)
+    groups = np.arange(12)
+    alone = task_of(rows_of(images, labels, groups), auxiliary=0.0)
+    twin = rows_of(np.concatenate([images, images[:1]]), np.append(labels, 1 - labels[0]), np.append(groups, 0))
+    planted = task_of(twin, auxiliary=0.0, network=alone.model.network)
+    for task in (alone, planted):
+        task._refresh()
+    batch = torch.tensor([0])
+    assert parts_of(planted, batch)["nca"] == pytest.approx(parts_of(alone, batch)["nca"], rel=1e-5)
+    free = task_of(rows_of(twin.features, twin.labels), auxiliary=0.0, network=alone.model.network)
+    free._refresh()
+    assert parts_of(free, batch)["nca"] > parts_of(alone, batch)["nca"] + 0.05  # it would have been misled
+
+
+@pytest.mark.parametrize("mix", ["mixup", "cutmix"])
+def test_a_mixed_image_is_never_a_key_and_sees_neither_of_its_two(mix):
+    images, labels = stripes(2)
+    task = task_of(rows_of(images, labels), mix=mix, auxiliary=0.0)
+    before = task.model.keys.clone()
+    found = parts_of(task, torch.tensor([0, 1]))
+    assert task.model.keys.equal(before)
+    assert found["nca"] == 0.0  # of two images both are hidden from their mixture: nothing is left to see
+
+
+def test_mixed_labels_share_the_cross_entropy():
+    images, labels = stripes(10)
+    task = task_of(rows_of(images, labels), mix="mixup", nca=0.0)
+    random = torch.Generator().manual_seed(5)
+    task.model.eval()
+    mixed = task._mixed(task.rows.pixels(torch.arange(10)), random)
+    logits = task.model.network.head_logits(task.model.network.trunk_features(mixed.images)).detach().numpy()
+    logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    share, partner = mixed.share.numpy(), mixed.partner.numpy()
+    at = np.arange(10)
+    expected = -(share * logs[at, labels] + (1 - share) * logs[at, labels[partner]]).mean()
+    assert parts_of(task, torch.arange(10), seed=5)["auxiliary"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_hard_negatives_are_the_nearest_of_other_classes():
+    draw = np.random.default_rng(0)
+    queries, keys = draw.normal(size=(5, 4)), draw.normal(size=(30, 4))
+    asked, held = draw.integers(0, 3, 5), draw.integers(0, 3, 30)
+    hidden = torch.tensor([[0, 3], [1, 4], [4, 29]])
+    expected = []
+    for row in range(5):
+        gone = {pair[1] for pair in hidden.tolist() if pair[0] == row}
+        cosine = keys @ queries[row] / np.linalg.norm(keys, axis=1) / np.linalg.norm(queries[row])
+        right = [np.exp(4 * cosine[at]) for at in range(30) if held[at] == asked[row] and at not in gone]
+        wrong = sorted(np.exp(4 * cosine[at]) for at in range(30) if held[at] != asked[row] and at not in gone)
+        expected.append(-math.log(sum(right) / (sum(right) + sum(wrong[-3:]))))
+    tensors = [torch.from_numpy(each) for each in (queries, keys, asked, held)]
+    found = hard_negatives(*tensors, 4.0, hardest=3, leave_out=hidden)
+    assert found.item() == pytest.approx(np.mean(expected), rel=1e-6)
+
+
+def test_a_query_without_a_key_of_its_class_does_not_count_against_hard_negatives():
+    keys, labels = torch.eye(3), torch.tensor([0, 1, 1])
+    two = hard_negatives(torch.eye(3)[:2], keys, torch.tensor([0, 7]), labels, 2.0, hardest=2)
+    one = hard_negatives(torch.eye(3)[:1], keys, torch.tensor([0]), labels, 2.0, hardest=2)
+    assert two.item() == pytest.approx(one.item())
+    none = hard_negatives(torch.eye(3)[:1], keys[:1], torch.tensor([0]), labels[:1], 2.0, hardest=2)
+    assert none.item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_one_batch_is_learned_by_heart():
+    images, labels = stripes(16)
+    task = task_of(rows_of(images, labels), batch_size=16)
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=0.05, momentum=0.9)
+    random, batch = torch.Generator().manual_seed(0), torch.arange(16)
+    task._refresh()
+    task.model.train()
+    totals = []
+    for _ in range(12):
+        optimizer.zero_grad()
+        loss = sum(task.losses(batch, random).values())
+        loss.backward()
+        optimizer.step()
+        totals.append(loss.item())
+    assert totals[-1] < 0.2 * totals[0]
+
+
+LESSON = {"batch_size": 10, "epochs": 6, "lr": 1.0, "embed_dim": 8, "validate_every": 3, "ema": 0.3}
+
+
+def trained(options, tmp_path=None, **more):
+    rows, held = rows_of(*stripes(40)), rows_of(*stripes(30, seed=1))
+    checkpoint = None if tmp_path is None else tmp_path / "image.pt"
+    return train_images(rows, held, classes=2, options=options, seed=3, checkpoint=checkpoint, **more)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return trained(ImageOptions(**LESSON, augmentation="photos"))
+
+
+def test_what_is_learned_holds_for_other_images_and_is_measured(whole):
+    network, history = whole
+    validated = [each["epoch"] for each in history.epochs if "validation_nll" in each]
+    assert validated == [3, 6]
+    last = history.epochs[-1]
+    assert last["validation_accuracy"] > 0.9
+    assert last["validation_head_accuracy"] > 0.9
+    assert 0 < last["validation_entropy"] < 1
+    assert 0 <= last["validation_ece"] < 0.5
+    assert last["validation_scale"] == pytest.approx(10, rel=0.5)
+    assert last["validation_scale"] != 10
+    assert last["lr"] == pytest.approx(0, abs=1e-9)
+    assert {"loss_auxiliary", "loss_nca", "loss_total"} <= set(last)
+    near, labels = stripes(40)
+    asked, wanted = stripes(30, seed=2)
+    found = labels[(embed(network, asked) @ embed(network, near).T).argmax(axis=1)]
+    assert (found == wanted).mean() > 0.9
+
+
+def test_two_trainings_with_one_seed_are_equal_and_a_killed_one_goes_on(whole, tmp_path, monkeypatch):
+    from attnknn.train import loop
+
+    write = loop.write_checkpoint
+
+    def killed(path, identity, state):
+        write(path, identity, state)
+        if state["next"] == 3:
+            raise KeyboardInterrupt
+
+    options = ImageOptions(**LESSON, augmentation="photos")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "write_checkpoint", killed)
+        with pytest.raises(KeyboardInterrupt):
+            trained(options, tmp_path)
+    network, history = trained(options, tmp_path)
+    expected = whole[0].state_dict()
+    assert all(each.equal(expected[name]) for name, each in network.state_dict().items())
+    assert history.best_epoch == whole[1].best_epoch
+    lines = [json.loads(line) for line in (tmp_path / "image.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 3, 4, 5, 6]  # the second was killed before it could be written
+
+
+def test_a_plain_cnn_is_judged_by_its_head():
+    network, history = trained(ImageOptions(**{**LESSON, "epochs": 2, "nca": 0.0}))
+    last = history.epochs[-1]
+    assert "loss_nca" not in last
+    assert "validation_scale" not in last
+    assert last["validation_nll"] > 0
+    assert network.head is not None
+
+
+def test_everything_can_be_on_at_once():
+    options = ImageOptions(
+        **{**LESSON, "epochs": 1, "validate_every": 1},
+        mix="cutmix",
+        mix_alpha=1.0,
+        contrastive=0.5,
+        hard=0.5,
+        label_smoothing=0.1,
+        candidates=0.5,
+        augmentation=Augmentation(pad=1, flip=True, cutout=2),
+    )
+    last = trained(options)[1].epochs[-1]
+    for name in ("auxiliary", "nca", "hard", "contrastive"):
+        assert last[f"loss_{name}"] > 0
+
+
+WRONG = {
+    "blocks": {"blocks": 1},
+    "patience": {"patience": 3},
+    "dropout": {"dropout": 0.1},
+    "nothing to learn": {"nca": 0.0, "auxiliary": 0.0},
+    "hard": {"nca": 0.0, "hard": 1.0},
+    "mix must": {"mix": "blend"},
+    "mix_alpha": {"mix_alpha": 0.3},
+    "trunk_lr": {"frozen": True, "trunk_lr": 0.1},
+    "validate_every": {"validate_every": 0},
+    "nca": {"nca": -1.0},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_option_that_makes_no_sense_or_that_nothing_reads_is_refused(name):
+    message = "nothing to learn" if name == "nothing to learn" else name
+    with pytest.raises(InvalidInput, match=message):
+        ImageOptions(**WRONG[name])
+
+
+@pytest.mark.parametrize("augmentation", ["digits", policy("photos", 32)])
+def test_options_survive_json(augmentation):
+    options = ImageOptions(epochs=3, augmentation=augmentation, mix="mixup", ema=None)
+    assert training_from_state(json.loads(json.dumps(options.state()))) == options
+    plain = TrainingOptions(epochs=2)
+    assert training_from_state(json.loads(json.dumps(plain.state()))) == plain
+
+
+def test_the_learning_rate_shrinks_with_the_batch():
+    options = ImageOptions()
+    assert [options.batch(rows) for rows in (50_000, 800, 40, 20)] == [512, 100, 32, 20]
+    assert options.loop(50_000).lr == pytest.approx(0.4)
+    assert options.loop(800).lr == pytest.approx(0.4 * 100 / 512)
+    assert ImageOptions(trunk_lr=0.1).loop(800).lr_scales == {"network.trunk": 0.1}
