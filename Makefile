@@ -47,6 +47,7 @@ bench: setup  ## Side by side with scikit-learn and plain FAISS; writes results/
 results: setup  ## Every study whose numbers the README states; hours on a CPU, each goes on where it was stopped
 	for data in adult letter digits wine-quality-red bank-marketing german-credit; do \
 	  $(BIN)/attnknn study main --data $$data --seeds 5 --out runs/main-$$data --save results/$$data/main.json || exit 1; done
+	$(BIN)/attnknn study main --data adult --methods attention --seeds 1 --device cpu --out runs/adult-cpu --save results/adult/cpu.json
 	$(BIN)/attnknn study ablation --data adult --k 32 --seeds 5 --out runs/ablation-adult --save results/adult/ablation.json
 	$(BIN)/attnknn study ablation --data digits --noise 0.3 --noise-kind asymmetric --k 32 --seeds 5 \
 	  --out runs/ablation-digits --save results/digits/ablation.json

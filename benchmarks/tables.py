@@ -202,6 +202,19 @@ def _row(batch: int, cell: dict[str, Any]) -> str:
     )
 
 
+def cpu(reports: Sequence[Report]) -> str:
+    """How long a fit takes without a GPU, in words."""
+    lines = []
+    for each in reports:
+        seconds, machine = each["seconds"]["attention"]["fit"]["values"], each["environment"]
+        accuracy = each["methods"]["attention"]["accuracy"]["mean"]
+        lines.append(
+            f"- {each['config']['data']}: {max(seconds):.0f} s on {machine['cores']} cores ({machine['processor']}), "
+            f"accuracy {short(accuracy)}; `{each['command']}`"
+        )
+    return "\n".join([*lines, ""])
+
+
 def recorded(results: Path, study: str = "main") -> list[dict[str, Any]]:
     """The reports of a study that are there, in the order of ``DATA``."""
     paths = (results / name / f"{study}.json" for name in DATA)
@@ -212,6 +225,7 @@ def updated(page: str, results: Path) -> str:
     """A page with those of its tables that are made from results made anew."""
     made: dict[str, Callable[[], str]] = {
         "accuracy": lambda: summary(recorded(results)),
+        "cpu": lambda: cpu(recorded(results, "cpu")),
         "details": lambda: details(recorded(results)),
         "noise": lambda: details(recorded(results, "noise")),
         "parts": lambda: parts(recorded(results, "ablation")),

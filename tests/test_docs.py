@@ -91,6 +91,13 @@ def test_the_generator_writes_a_dash_for_what_is_not_there(tables):
     assert "| `b` | .5000 | - | .5000 | - | 1 |" in table
 
 
+def test_the_time_on_a_cpu_is_that_of_the_slowest_seed(tables):
+    made = report(attention={"accuracy": estimate(0.5, seeds=1)})
+    made |= {"seconds": {"attention": {"fit": {"values": [12.2, 10.0]}}}}
+    made |= {"environment": {"cores": 2, "processor": "made-up"}}
+    assert "- made-up: 12 s on 2 cores (made-up), accuracy .5000; `attnknn" in tables.cpu([made])
+
+
 def test_the_generator_skips_what_has_no_results(tables, tmp_path):
     (tmp_path / "letter").mkdir()
     (tmp_path / "letter/main.json").write_text(json.dumps({"study": "main"}))
