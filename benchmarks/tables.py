@@ -209,8 +209,8 @@ def cpu(reports: Sequence[Report]) -> str:
         seconds, machine = each["seconds"]["attention"]["fit"]["values"], each["environment"]
         accuracy = each["methods"]["attention"]["accuracy"]["mean"]
         lines.append(
-            f"- {each['config']['data']}: {max(seconds):.0f} s on {machine['cores']} cores ({machine['processor']}), "
-            f"accuracy {short(accuracy)}; `{each['command']}`"
+            f"- {each['config']['data']}: {max(seconds):.0f} s on {machine['cores']} cores "
+            f"({machine['processor']}), accuracy {short(accuracy)}; `{each['command']}`"
         )
     return "\n".join([*lines, ""])
 
