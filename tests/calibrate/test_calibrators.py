@@ -210,6 +210,18 @@ def test_density_weights_are_recovered():
     )
 
 
+@pytest.mark.parametrize("cold", [0.05, 0.2])
+def test_however_cold_what_is_possible_stays_possible_and_nothing_is_certain(cold):
+    given = np.array([[0.9999, 0.0001, 0.0], [1e-9, 1 - 1e-9, 0.0]])
+    for found in (
+        Temperature(cold).transform(given),
+        DensityTemperature(np.log(cold), 0.0, 0.0, 1.0).transform(given, [0.0, 0.0]),
+    ):
+        assert (found[:, 2] == 0).all()
+        assert ((found[:, :2] > 0) & (found[:, :2] < 1)).all()
+        np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-12)
+
+
 def test_the_temperature_of_a_remote_row_is_that_of_the_edge_of_what_was_fitted():
     fitted = DensityTemperature(w0=0.0, w1=0.5, mean=-3.0, std=1.0)
     edge, remote, beyond = fitted.temperature([-7.0, -100.0, -1e9])

@@ -60,7 +60,7 @@ BAD = {
     "embed_dim": [0, -3, 2.0, True],
     "blocks": [-1, 0.5, False],
     "join_validation": [1, 0, None, "no"],
-    "precision": ["float16", "half", None],
+    "precision": ["float16", "half", 16],
 }
 
 

@@ -18,6 +18,15 @@ from attnknn.train.policies import Augmentation, policy
 NONE = Augmentation()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Convolutions on all cores in each of several test processes would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def stripes(count, seed=0, side=8, classes=2):
     """Images of stripes: down, across, or on the diagonal, under noise."""
     draw = np.random.default_rng(seed)

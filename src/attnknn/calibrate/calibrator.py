@@ -13,6 +13,7 @@ from attnknn.errors import InvalidInput
 from attnknn.metrics.inputs import Floats, Ints, as_floats, checked_probabilities
 
 MIN_ROWS = 5  # fewer rows say nothing about calibration
+LEAST = 1e-12  # chance of a class that is possible: well above the rounding of 1 less it
 LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -90,8 +91,8 @@ def summed_to_one(mass: Floats) -> Floats:
 
 
 def kept_possible(mass: Floats, given: Floats) -> Floats:
-    """Mass that is 0 exactly where ``given`` is: underflow must not turn "unlikely" into "impossible"."""
-    return np.where(given > 0, np.maximum(mass, np.finfo(np.float64).tiny), 0.0)
+    """Mass that is 0 exactly where ``given`` is: "unlikely" must not become "impossible", nor the rest certain."""
+    return np.where(given > 0, np.maximum(mass, LEAST), 0.0)
 
 
 def checked_density(density: ArrayLike | None, rows: int) -> Floats:
