@@ -1,5 +1,7 @@
 """Settings that every test shares."""
 
+import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -11,3 +13,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("house")
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """On a busy machine threads that wait for each other make small products a hundred times as slow."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -25,13 +25,7 @@ COMBINATIONS = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """On a busy machine threads that wait for each other make tiny products a hundred times as slow."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def task(seed, queries=6, k=5, dim=4, metric="l2", dtype=torch.float64):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from sklearn.datasets import load_digits
 
 from attnknn import AttnKNNClassifier, InvalidInput, MemoryBank
@@ -13,13 +12,7 @@ QUICK = ImageOptions(
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Convolutions on all cores in each of several test processes would wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

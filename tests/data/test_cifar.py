@@ -188,7 +188,7 @@ def test_names_of_classes_must_be_names(folder):
 def test_the_original_files_load_as_python_reads_them(name, folder, batches, meta, key):
     home = Path(os.environ["ATTNKNN_DATA"]) / folder
     if not home.is_dir():
-        pytest.skip(f"{name} is not in ATTNKNN_DATA")
+        pytest.skip(f"the original files of {name} are not shipped: there is no {folder} in ATTNKNN_DATA")
     data = load_named(name)
     assert (data.X.shape, data.X.dtype, data.image_shape) == ((60_000, 32, 32, 3), np.uint8, (32, 32))
     assert data.train_rows.tolist() == list(range(50_000))

@@ -15,13 +15,7 @@ from attnknn.embed.images import ImageEmbedder, embed_images
 from attnknn.embed.resnet import ResNet
 from attnknn.errors import InvalidInput, MissingData
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def pictures(count, side=16, channels=3, seed=0):

@@ -21,12 +21,7 @@ from attnknn.errors import InvalidInput
 WIDTH, NUMBERS = 6, (0, 2, 5)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def rows(count, seed=0):

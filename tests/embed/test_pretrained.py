@@ -27,12 +27,7 @@ has_weights = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def pictures(count, side=32, channels=3):
@@ -168,7 +163,7 @@ def test_a_model_of_timm_takes_its_own_weights_from_a_file(tmp_path):
     try:
         import timm
     except Exception as problem:
-        pytest.skip(f"timm cannot be imported: {problem}")
+        pytest.skip(f"timm is optional and cannot be imported here: {problem}")
     full = timm.create_model("resnet10t").eval()
     torch.save(full.state_dict(), tmp_path / "resnet10t.pth")
     images = pictures(2, channels=1)

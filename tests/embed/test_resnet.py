@@ -21,12 +21,7 @@ RECORDED = json.loads((GOLDEN / "torchvision-resnet.json").read_text())
 BUILT = {"resnet18": (18, "large"), "resnet50": (50, "large"), "resnet18-small": (18, "small")}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

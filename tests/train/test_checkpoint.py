@@ -57,12 +57,7 @@ def numbers(history):
     return [{name: each[name] for name in each if name != "seconds"} for each in history.epochs]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module", params=[OPTIONS, SGD], ids=["adamw", "sgd"])

@@ -19,13 +19,7 @@ from attnknn.train.loop import LoopOptions, run
 QUICK = LoopOptions(epochs=4, lr=0.05)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """On a busy machine, threads that wait for each other take a hundred times as long as such small steps."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Fit:

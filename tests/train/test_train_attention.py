@@ -24,12 +24,7 @@ ONLY_LABELS = AttentionOptions(projections=False, distance_bias=False)
 SOFTMAX = Weighting("softmax", 1.0)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def blobs(count, seed, classes=4, width=3, spread=0.6):

@@ -18,13 +18,7 @@ from attnknn.train.policies import Augmentation, policy
 NONE = Augmentation()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Convolutions on all cores in each of several test processes would wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def stripes(count, seed=0, side=8, classes=2):

@@ -23,12 +23,7 @@ from attnknn.train.table import NcaTask
 QUICK = TrainingOptions(epochs=4, lr=3e-3, embed_dim=8, batch_size=32)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def rows_of(features, labels, weights=None, groups=None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 from attnknn.errors import InvalidInput
@@ -84,16 +84,10 @@ class ImageOptions(TrainingOptions):
 
     def loop(self, rows: int) -> LoopOptions:
         """The options of the loop for so many training images."""
-        return LoopOptions(
+        return replace(
+            TrainingOptions.loop(self, rows),
             epochs=EPOCHS if self.epochs is None else self.epochs,
             lr=(0.4 if self.lr is None else self.lr) * self.batch(rows) / _BATCH,
-            optimizer=self.optimizer,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            warmup=self.warmup,
-            clip=self.clip,
-            ema=self.ema,
-            precision=self.precision or "float32",
             validate_every=self.validate_every,
             lr_scales={} if self.trunk_lr == 1.0 else {"network.trunk": self.trunk_lr},
         )
