@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from attnknn.estimator import AttnKNNClassifier
     from attnknn.model import AttnKNN
-    from attnknn.predict import Explanation, Explanations
+    from attnknn.predict import Explanation, Explanations, PredictionOptions
     from attnknn.train import TrainingOptions
 
 __version__ = "0.1.0"
@@ -39,6 +39,7 @@ _ROOM = {
     "Neighbors": "attnknn.bank",
     "Explanation": "attnknn.predict",
     "Explanations": "attnknn.predict",
+    "PredictionOptions": "attnknn.predict",
     "AttnKNNError": "attnknn.errors",
     "CorruptModel": "attnknn.errors",
     "InvalidInput": "attnknn.errors",
@@ -65,6 +66,7 @@ __all__ = [
     "MultiHeadNeighborAttention",
     "NeighborSelfAttention",
     "Neighbors",
+    "PredictionOptions",
     "TrainingDiverged",
     "TrainingOptions",
     "UnknownId",

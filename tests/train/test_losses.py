@@ -13,7 +13,7 @@ from torch.nn import functional
 from attnknn import ops
 from attnknn.errors import InvalidInput
 from attnknn.train import nca as core
-from attnknn.train.losses import candidates, nca, robust_loss, served_vote, supcon, weight_entropy
+from attnknn.train.losses import candidates, class_shares, nca, robust_loss, served_vote, supcon, weight_entropy
 
 
 def close_by(metric, query, key):
@@ -311,10 +311,10 @@ def test_candidates_refuse_shares_outside_0_to_1(count, share):
 @pytest.mark.parametrize("robust", [0.3, 0.7, 1.0])
 def test_a_robust_loss_is_bounded_and_tends_to_nll(robust):
     chances = torch.tensor([1e-30, 0.2, 0.9, 1.0], dtype=torch.float64)
-    torch.testing.assert_close(robust_loss(chances, robust), (1 - chances**robust) / robust)
-    assert robust_loss(chances, robust).max() <= 1 / robust
-    torch.testing.assert_close(robust_loss(chances[1:], 1e-6), -chances[1:].log(), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(robust_loss(chances, 0.0), -chances.log())
+    torch.testing.assert_close(robust_loss(chances.log(), robust), (1 - chances**robust) / robust)
+    assert robust_loss(chances.log(), robust).max() <= 1 / robust
+    torch.testing.assert_close(robust_loss(chances[1:].log(), 1e-6), -chances[1:].log(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(robust_loss(chances.log(), 0.0), -chances.log())
 
 
 def test_the_served_vote_can_be_robust():
@@ -323,3 +323,23 @@ def test_the_served_vote_can_be_robust():
     got = served_vote(weights, labels, torch.tensor([0, 0]), prior, 1.0, robust=0.5)
     chances = torch.tensor([(0.75 + 0.5) / 2, 0.5 / 2])
     torch.testing.assert_close(got, ((1 - chances**0.5) / 0.5).mean())
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_class_shares_are_what_nca_makes_grow(hidden):
+    random = torch.Generator().manual_seed(0)
+    queries, keys = (torch.randn(count, 5, generator=random, dtype=torch.float64) for count in (6, 40))
+    asked, held = (torch.randint(3, (count,), generator=random) for count in (6, 40))
+    prior = torch.randn(40, generator=random, dtype=torch.float64)
+    leave_out = torch.rand(6, 40, generator=random) < 0.3 if hidden else None
+    shares = class_shares(queries, keys, torch.eye(3)[held], 7.0, leave_out=leave_out, key_prior=prior)
+    torch.testing.assert_close(shares.sum(dim=1), torch.ones(6, dtype=torch.float64))
+    mean = -shares.gather(1, asked[:, None]).log().mean()
+    expected = nca(queries, keys, asked, held, 7.0, metric="cosine", leave_out=leave_out, key_prior=prior)
+    torch.testing.assert_close(mean, expected)
+
+
+def test_a_query_that_may_see_nothing_gives_nothing_a_share():
+    leave_out = torch.tensor([[True, True], [False, True]])
+    shares = class_shares(torch.eye(2), torch.eye(2), torch.eye(2), 1.0, leave_out=leave_out)
+    assert shares.tolist() == [[0.0, 0.0], [1.0, 0.0]]

@@ -11,9 +11,10 @@ from torch.nn import functional
 from attnknn.embed import ImageEmbedder, embed
 from attnknn.errors import InvalidInput
 from attnknn.train import ImageOptions, Rows, TrainingOptions, train_images, training_from_state
-from attnknn.train.images import ImageTask
+from attnknn.train.image_task import ImageTask
 from attnknn.train.losses import hard_negatives
 from attnknn.train.policies import Augmentation, policy
+from attnknn.train.relabel import beliefs_of
 
 NONE = Augmentation()
 
@@ -119,7 +120,7 @@ def test_a_planted_view_of_the_same_group_changes_nothing_whatever_its_label():
 @pytest.mark.parametrize("mix", ["mixup", "cutmix"])
 def test_a_mixed_image_is_never_a_key_and_sees_neither_of_its_two(mix):
     images, labels = stripes(2)
-    task = task_of(rows_of(images, labels), mix=mix, auxiliary=0.0)
+    task = task_of(rows_of(images, labels), mix=mix, mix_alpha=20.0, auxiliary=0.0)
     before = task.model.keys.clone()
     found = parts_of(task, torch.tensor([0, 1]))
     assert task.model.keys.equal(before)
@@ -140,14 +141,52 @@ def test_mixed_labels_share_the_cross_entropy():
     assert parts_of(task, torch.arange(10), seed=5)["auxiliary"] == pytest.approx(expected, rel=1e-4)
 
 
+def test_of_a_batch_that_is_mixed_in_part_the_rest_is_remembered():
+    images, labels = stripes(40)
+    task = task_of(rows_of(images, labels), mix="mixup", mix_alpha=20.0, mix_share=0.5, batch_size=40)
+    assert not task.model.keys.any()
+    parts_of(task, torch.arange(40), seed=1)
+    known = task.model.keys.any(dim=1)
+    assert 10 < int(known.sum()) < 30
+    vectors = torch.from_numpy(embed(task.model.network, images))
+    torch.testing.assert_close(task.model.keys[known], vectors[known], rtol=1e-4, atol=1e-5)
+
+
+def test_a_label_that_looks_impossible_costs_little_where_training_is_robust():
+    images, labels = stripes(30)
+    network = network_for(rows_of(images, labels))
+    with torch.no_grad():
+        network.head.weight.zero_()
+        network.head.bias.copy_(torch.tensor([0.0, 20.0]))
+    found = {
+        q: parts_of(
+            task_of(rows_of(images, np.zeros(30, np.int64)), nca=0.0, robust=q, network=network), torch.arange(8)
+        )
+        for q in (0.0, 0.5)
+    }
+    assert found[0.0]["auxiliary"] == pytest.approx(20, rel=1e-4)
+    assert found[0.5]["auxiliary"] == pytest.approx((1 - math.exp(-10)) / 0.5, rel=1e-4)
+
+
+def test_soft_targets_are_what_is_learned():
+    images, labels = stripes(12)
+    half = torch.full((12, 2), 0.5)
+    rows = rows_of(images, labels)
+    options = ImageOptions(candidates=1.0, batch_size=8)
+    task = ImageTask(network_for(rows), rows, None, options=options, augmentation=NONE, targets=(half, None))
+    found = parts_of(task, torch.arange(8))
+    assert found["nca"] == pytest.approx(math.log(2), rel=1e-5)  # every key is half of either class
+
+
 def test_hard_negatives_are_the_nearest_of_other_classes():
     draw = np.random.default_rng(0)
     queries, keys = draw.normal(size=(5, 4)), draw.normal(size=(30, 4))
     asked, held = draw.integers(0, 3, 5), draw.integers(0, 3, 30)
-    hidden = torch.tensor([[0, 3], [1, 4], [4, 29]])
+    hidden = torch.zeros(5, 30, dtype=torch.bool)
+    hidden[[0, 1, 4], [3, 4, 29]] = True
     expected = []
     for row in range(5):
-        gone = {pair[1] for pair in hidden.tolist() if pair[0] == row}
+        gone = set(hidden[row].nonzero()[:, 0].tolist())
         cosine = keys @ queries[row] / np.linalg.norm(keys, axis=1) / np.linalg.norm(queries[row])
         right = [np.exp(4 * cosine[at]) for at in range(30) if held[at] == asked[row] and at not in gone]
         wrong = sorted(np.exp(4 * cosine[at]) for at in range(30) if held[at] != asked[row] and at not in gone)
@@ -189,7 +228,8 @@ LESSON = {"batch_size": 10, "epochs": 6, "lr": 1.0, "embed_dim": 8, "validate_ev
 def trained(options, tmp_path=None, **more):
     rows, held = rows_of(*stripes(40)), rows_of(*stripes(30, seed=1))
     checkpoint = None if tmp_path is None else tmp_path / "image.pt"
-    return train_images(rows, held, classes=2, options=options, seed=3, checkpoint=checkpoint, **more)
+    done = train_images(rows, held, classes=2, options=options, seed=3, checkpoint=checkpoint, **more)
+    return done.network, done.history
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +277,34 @@ def test_two_trainings_with_one_seed_are_equal_and_a_killed_one_goes_on(whole, t
     assert history.best_epoch == whole[1].best_epoch
     lines = [json.loads(line) for line in (tmp_path / "image.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 3, 4, 5, 6]  # the second was killed before it could be written
+
+
+def test_wrong_labels_are_seen_through_by_neighbors_and_head(whole):
+    images, labels = stripes(60)
+    wrong = np.arange(60) % 7 == 0
+    rows, held = rows_of(images, np.where(wrong, 1 - labels, labels)), rows_of(*stripes(30, seed=1))
+    task = ImageTask(whole[0], rows, held, options=ImageOptions(), augmentation=NONE)
+    found, mended = beliefs_of(task).labels()
+    assert (found == labels).mean() > 0.9 > (rows.labels == labels).mean()
+    assert (found == labels)[wrong].mean() > 0.8
+    assert (mended == held.labels).mean() > 0.9
+
+
+def test_labels_are_revised_between_trainings_that_grow_longer(tmp_path):
+    rows, held = rows_of(*stripes(24)), rows_of(*stripes(12, seed=1))
+    options = ImageOptions(
+        **{**LESSON, "batch_size": 12, "epochs": 2, "validate_every": 1}, relabel=1, mix="mixup"
+    )
+    assert [stage.epochs for stage in options.stages()] == [1, 2]
+    assert [stage.robust for stage in options.stages()] == [0.7, 0.0]
+    assert [stage.mix for stage in options.stages()] == [None, "mixup"]
+    done = train_images(rows, held, classes=2, options=options, seed=0, checkpoint=tmp_path / "image.pt")
+    assert done.beliefs.rows.shape == (24, 2)
+    assert done.beliefs.held.shape == (12, 2)
+    torch.testing.assert_close(done.beliefs.rows.sum(dim=1), torch.ones(24))
+    lines = (tmp_path / "image.round-0.jsonl").read_text().splitlines()
+    assert len(lines) == 1
+    assert (tmp_path / "image.pt").exists()
 
 
 def test_a_plain_cnn_is_judged_by_its_head():

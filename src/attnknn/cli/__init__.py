@@ -27,6 +27,7 @@ app.add_typer(study.app, name="study")
     "attnknn fit people.csv --target income --out people-model",
     "attnknn predict people-model new.csv --out answers.csv",
     "attnknn explain people-model new.csv --row 3",
+    "attnknn fit photos/ --out photo-model",
 )
 def attnknn(
     ctx: typer.Context,

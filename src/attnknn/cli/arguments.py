@@ -6,10 +6,33 @@ from typing import Annotated
 import typer
 
 _DATA = "CSV, TSV or Parquet file, or a data set: see `attnknn data list`."
+_IMAGES = "Images"  # a panel of the help
 
-Data = Annotated[str, typer.Argument(metavar="DATA", help=_DATA)]
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="CSV, TSV or Parquet file; a folder of images, in it one folder for each class; or a data set: see "
+        "`attnknn data list`.",
+    ),
+]
+Labelled = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="CSV, TSV or Parquet file; a folder of images, in it one folder for each class; or a data set.",
+    ),
+]
+Asked = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA", help="CSV, TSV or Parquet file; an image or a folder of images; or a data set."
+    ),
+]
 DataOption = Annotated[str, typer.Option("--data", metavar="DATA", help=_DATA)]
-Target = Annotated[str | None, typer.Option(metavar="COL", help="Column of labels; data sets know theirs.")]
+Target = Annotated[
+    str | None, typer.Option(metavar="COL", help="Column of labels in a file; images and data sets know theirs.")
+]
 Ids = Annotated[
     str | None, typer.Option(metavar="COL", help="Column of ids, to edit and explain by; else row numbers.")
 ]
@@ -25,9 +48,13 @@ Neighbors = Annotated[str, typer.Option(metavar="N", help="Neighbors per predict
 HoldOut = Annotated[
     float, typer.Option(metavar="SHARE", min=0.0, max=0.9, help="Share of the rows to hold out and evaluate on.")
 ]
+Test = Annotated[
+    str | None, typer.Option("--test", metavar="DATA", help="Other labelled rows or images to evaluate on.")
+]
 Members = Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Trained members to average.")]
 Epochs = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Epochs of training; chosen by the number of rows.")
+    int | None,
+    typer.Option(metavar="N", min=1, help="Epochs of training; 100 on images, else by the number of rows."),
 ]
 LearningRate = Annotated[
     float | None, typer.Option(metavar="RATE", help="Highest learning rate; chosen by the number of rows.")
@@ -35,9 +62,45 @@ LearningRate = Annotated[
 Blocks = Annotated[
     int | None, typer.Option(metavar="N", min=0, help="Residual blocks of the periodic embedder; 0.")
 ]
+BatchSize = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Rows or images per step; chosen by their number.")
+]
 Checkpoint = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Folder to save the training to; after a kill it goes on from there."),
+]
+
+ImageSize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|HxW",
+        rich_help_panel=_IMAGES,
+        help="Size to bring images to: 32, or 32x48 for height x width. Else the size that all share; where they "
+        "differ, or are larger than 224, a square of their median side, at most 224.",
+    ),
+]
+Backbone = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=_IMAGES,
+        help="resnet18 (the default), resnet50, efficientnet-lite0 (pretrained), or timm:NAME.",
+    ),
+]
+Pretrained = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", rich_help_panel=_IMAGES, help="Weights to begin with, in torchvision's or timm's format."
+    ),
+]
+Frozen = Annotated[
+    bool,
+    typer.Option(
+        "--frozen", rich_help_panel=_IMAGES, help="Take the backbone's features as they are; train no backbone."
+    ),
+]
+Compile = Annotated[
+    bool, typer.Option("--compile", rich_help_panel=_IMAGES, help="Compile the network: slow to start, then fast.")
 ]
 
 StudyOut = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for cells and report.json.")]

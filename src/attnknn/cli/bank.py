@@ -13,6 +13,7 @@ from attnknn.cli.errors import input_checks
 from attnknn.errors import InvalidInput, UnknownId
 
 if TYPE_CHECKING:
+    from attnknn.cli.rows import Rows
     from attnknn.estimator import AttnKNNClassifier
 
 app = typer.Typer(help="See and edit the examples that a model knows, without retraining.")
@@ -67,36 +68,46 @@ def info(
     "attnknn bank add people-model more.csv --target income",
     "attnknn bank add people-model more.csv --target income \\",
     "  --ids name --classes unknown,retired",
+    "attnknn bank add photo-model more-photos/",
+    "attnknn bank add photo-model zebras/ --new-class zebra",
 )
 def add(
     context: typer.Context,
     model: Model,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="CSV, TSV or Parquet file, or a data set.")],
+    data: arguments.Labelled,
     target: arguments.Target = None,
     ids: Annotated[str | None, typer.Option(metavar="COL", help="Column of ids; else the next numbers.")] = None,
     classes: Annotated[
         str | None, typer.Option(metavar="A,B", help="New labels to allow, between commas.")
     ] = None,
+    new_class: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A new label to allow; that of all images, where DATA is a folder of one class."
+        ),
+    ] = None,
     data_dir: arguments.DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Teach a model new examples at once. A label that it does not know is refused unless --classes names it.
+    """Teach a model new examples at once.
+
+    A label that it does not know is refused unless --classes or --new-class names it. Images lie in a folder for
+    each class; or in a folder of their own, all of the one class that --new-class names.
 
     Exits 0 when the model is saved, 2 for bad input.
     """
     from attnknn.cli import model as models
-    from attnknn.cli import rows as reading
 
     fitted = _held(context, model)
-    table, names = reading.with_ids(reading.read_labelled(data, target, data_dir), ids)
-    X, ignored = models.features(fitted, table)
-    labels = models.as_labels(table.labels.tolist() if table.labels is not None else [], fitted.classes_)
-    fresh = _fresh_classes(classes, fitted)
+    fresh = _fresh_classes(classes, new_class or [], fitted)
+    rows, names = _to_teach(fitted, data, target, ids, new_class or [], data_dir)
+    X, ignored = models.features(fitted, rows)
+    labels = models.as_labels(rows.labels.tolist() if rows.labels is not None else [], fitted.classes_)
     unknown = sorted(set(labels.tolist()) - set(fitted.classes_.tolist()) - set(fresh or []))
     if unknown:
         raise InvalidInput(
             f"the model does not know the label {unknown[0]!r} (it knows {models.some(fitted.classes_)}); "
-            f"allow it with --classes {unknown[0]}"
+            f"allow it with {'--new-class' if rows.are_images else '--classes'} {unknown[0]}"
         )
     if ignored:
         screen.note(f"columns that the model does not use: {models.some(ignored)}")
@@ -195,15 +206,49 @@ def _suspects(fitted: AttnKNNClassifier, count: int) -> list[dict[str, Any]]:
     return [{"id": name, "label": label, "reliability": r} for name, label, r in zip(*parts, strict=False)]
 
 
-def _fresh_classes(classes: str | None, fitted: AttnKNNClassifier) -> list[Any] | None:
+def _to_teach(
+    fitted: AttnKNNClassifier,
+    data: str,
+    target: str | None,
+    ids: str | None,
+    new: list[str],
+    data_dir: Path | None,
+) -> tuple[Rows, list[int | str] | None]:
+    """What to add, and the ids; None where the next numbers will do."""
+    from attnknn.cli import model as models
+    from attnknn.cli import pictures
+    from attnknn.cli import rows as reading
+
+    canvas = models.canvas(fitted, data)
+    with screen.progress(f"reading {data}") as say:
+        if canvas is None or reading.is_named(data):
+            rows = reading.read_labelled(data, target, data_dir, canvas=canvas)
+            return reading.with_ids(rows, ids)
+        for flag, value in (("--target", target), ("--ids", ids)):
+            if value is not None:
+                raise InvalidInput(f"{flag} {value}: {data} holds images, which have no columns")
+        rows = pictures.to_teach(data, canvas, new, say)
+        return rows, list(rows.names)
+
+
+def _fresh_classes(classes: str | None, new: list[str], fitted: AttnKNNClassifier) -> list[Any] | None:
+    """Labels that --classes and --new-class allow; a new one must be new."""
     from attnknn.cli import model as models
 
-    if classes is None:
+    if classes is None and not new:
         return None
-    named = [name.strip() for name in classes.split(",") if name.strip()]
-    if not named:
+    named = [] if classes is None else [name.strip() for name in classes.split(",") if name.strip()]
+    if classes is not None and not named:
         raise typer.BadParameter("names no label", param_hint="--classes")
-    return list(models.as_labels(named, fitted.classes_).tolist())
+    if not all(name.strip() for name in new):
+        raise typer.BadParameter("names no label", param_hint="--new-class")
+    old = set(models.as_labels(new, fitted.classes_).tolist()) & set(fitted.classes_.tolist())
+    if old:
+        raise InvalidInput(
+            f"--new-class {min(old)}: the model knows that class already; leave the option out, and have "
+            "images of it in a folder of that name"
+        )
+    return list(models.as_labels([*named, *new], fitted.classes_).tolist())
 
 
 def _change(text: str, fitted: AttnKNNClassifier) -> tuple[int | str, str]:

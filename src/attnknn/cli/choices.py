@@ -6,11 +6,12 @@ from typing import Annotated, Any
 import typer
 
 
-def option(choices: type[StrEnum]) -> Any:
+def option(choices: type[StrEnum], panel: str | None = None) -> Any:
     """An option that takes one of several names; its help is what the docstring of ``choices`` says."""
     names = [choice.value for choice in choices]
     text = (choices.__doc__ or "").removesuffix(".")
-    return typer.Option(metavar="NAME", help=f"{text}: {', '.join(names[:-1])} or {names[-1]}.")
+    said = f"{text}: {', '.join(names[:-1])} or {names[-1]}."
+    return typer.Option(metavar="NAME", help=said, rich_help_panel=panel)
 
 
 class Weights(StrEnum):
@@ -72,6 +73,15 @@ class ClassWeight(StrEnum):
     balanced = "balanced"
 
 
+class Policy(StrEnum):
+    """Random changes to training images; unless given, what suits the data set."""
+
+    photos = "photos"
+    digits = "digits"
+    clothes = "clothes"
+    none = "none"
+
+
 class NoiseKind(StrEnum):
     """Which class a wrong label names."""
 
@@ -85,4 +95,5 @@ MetricOption = Annotated[Metric, option(Metric)]
 IndexOption = Annotated[Index, option(Index)]
 CalibrationOption = Annotated[Calibration, option(Calibration)]
 ClassWeightOption = Annotated[ClassWeight, option(ClassWeight)]
+PolicyOption = Annotated[Policy | None, option(Policy, "Images")]
 NoiseOption = Annotated[NoiseKind, option(NoiseKind)]

@@ -48,8 +48,9 @@ def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
     if as_json:
         screen.emit({"data_sets": found})
         return
-    body = [(each["name"], each["rows"], each["target"], each["source"], each["state"]) for each in found]
-    screen.table(["name", "rows", "target", "from", "state"], body, left=(0, 2, 3, 4))
+    heads = ("name", "kind", "rows", "target", "source", "state")
+    body = [[each[head] for head in heads] for each in found]
+    screen.table(["name", "kind", "rows", "target", "from", "state"], body, left=(0, 1, 3, 4, 5))
     screen.line("A set that is absent: get its files and name their folder with --data-dir or $ATTNKNN_DATA;")
     screen.line("`attnknn data verify NAME` says which files.")
 
@@ -99,6 +100,7 @@ def _about(name: str, data_dir: Path | None) -> dict[str, Any]:
     states = {each["state"] for each in _checked(name, data_dir)}
     return {
         "name": name,
+        "kind": "images" if source.pictures else "table",
         "rows": ROWS.get(name),
         "target": source.target,
         "description": source.description,

@@ -13,10 +13,11 @@ from attnknn.cli import arguments, screen
 @screen.examples(
     "attnknn evaluate people-model test.csv --target income",
     "attnknn evaluate adult-model adult --data-dir ~/data --json",
+    "attnknn evaluate photo-model more-photos/",
 )
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model.")],
-    data: Annotated[str, typer.Argument(metavar="DATA", help="CSV, TSV or Parquet file, or a data set.")],
+    data: arguments.Labelled,
     target: arguments.Target = None,
     draws: Annotated[
         int, typer.Option(metavar="N", min=1, max=100_000, help="Bootstrap draws behind the intervals.")
@@ -25,10 +26,10 @@ def evaluate(
     data_dir: arguments.DataDir = None,
     as_json: arguments.Json = False,
 ) -> None:
-    """Say how good and how honest a model is on labelled rows.
+    """Say how good and how honest a model is on labelled rows or images.
 
     A data set with an official split is evaluated on its test rows. A label that the model does not know
-    counts as wrong.
+    counts as wrong. Images are brought to the size that the model was fitted with.
 
     Exits 0 when the rows are evaluated, 2 for bad input.
     """
@@ -37,9 +38,11 @@ def evaluate(
     from attnknn.cli import scores
 
     fitted = models.load(model)
-    with screen.working(f"evaluating {data}"):
-        table = reading.read_labelled(data, target, data_dir, part="test")
-        found, ignored = scores.score(fitted, table, draws=draws, seed=seed)
+    canvas = models.canvas(fitted, data)
+    with screen.progress(f"evaluating {data}") as say:
+        rows = reading.read_labelled(data, target, data_dir, "test", canvas=canvas, say=say)
+        say(f"evaluating {data}")
+        found, ignored = scores.score(fitted, rows, draws=draws, seed=seed)
     if ignored:
         screen.note(f"columns that the model does not use: {models.some(ignored)}")
     if as_json:

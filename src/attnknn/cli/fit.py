@@ -6,12 +6,13 @@ import contextlib
 import json
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnknn.cli import arguments, choices, screen
+from attnknn.cli import arguments, choices, screen, training
 from attnknn.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
     "attnknn fit people.csv --target income --out people-model",
     "attnknn fit digits --out digits-model --test-share 0.3",
     "attnknn fit adult --data-dir ~/data --out adult-model --json",
-    "attnknn fit people.csv --target income --weights softmax --out people-model --force",
+    "attnknn fit people.csv --target income --weights softmax --out people-model",
     "attnknn fit adult --members 5 --checkpoint runs/adult --out adult-model",
+    "attnknn fit photos/ --out photo-model --test more-photos/",
+    "attnknn fit photos/ --backbone efficientnet-lite0 --frozen --out m",
+    "attnknn fit cifar10 --test cifar10 --epochs 50 --out cifar-model",
 )
 def fit(
     data: arguments.Data,
@@ -40,17 +44,25 @@ def fit(
     members: arguments.Members = 1,
     epochs: arguments.Epochs = None,
     lr: arguments.LearningRate = None,
+    batch_size: arguments.BatchSize = None,
     blocks: arguments.Blocks = None,
     checkpoint: arguments.Checkpoint = None,
     ids: arguments.Ids = None,
+    test: arguments.Test = None,
     test_share: arguments.HoldOut = 0.0,
     seed: arguments.Seed = 0,
     device: arguments.Device = "auto",
     data_dir: arguments.DataDir = None,
+    image_size: arguments.ImageSize = None,
+    backbone: arguments.Backbone = None,
+    pretrained: arguments.Pretrained = None,
+    frozen: arguments.Frozen = False,
+    augmentation: choices.PolicyOption = None,
+    compiled: arguments.Compile = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
     as_json: arguments.Json = False,
 ) -> None:
-    """Learn from labelled rows and save the model.
+    """Learn from labelled rows or images and save the model.
 
     A data set with an official split is learned from its training rows only.
 
@@ -58,12 +70,16 @@ def fit(
     """
     neighbors = _neighbors(k)
     _check_out(out, force=force)
-    from attnknn.cli import rows as reading
-
-    with screen.working(f"reading {data}"):
-        table = reading.read_labelled(data, target, data_dir, part="train")
-        table, names = reading.with_ids(table, ids)
-        _check_labels(table)
+    if test is not None and test_share:
+        raise typer.BadParameter(
+            "cannot stand beside --test, which names what to test on", param_hint="--test-share"
+        )
+    given = {
+        "ids": ids, "epochs": epochs, "lr": lr, "batch_size": batch_size, "blocks": blocks,
+        "checkpoint": checkpoint, "image_size": image_size, "backbone": backbone, "pretrained": pretrained,
+        "frozen": frozen, "augmentation": augmentation and augmentation.value, "compile": compiled,
+    }  # fmt: skip
+    lesson = _read(data, target, data_dir, given, test=test, embedder=embedder, members=members)
     from attnknn.estimator import AttnKNNClassifier
 
     model = AttnKNNClassifier(
@@ -75,12 +91,12 @@ def fit(
         calibration=None if calibration is choices.Calibration.none else calibration.value,
         n_estimators=members,
         class_weight=None if class_weight is choices.ClassWeight.none else class_weight.value,
-        training=_training(epochs=epochs, lr=lr, blocks=blocks, checkpoint=checkpoint),
+        training=training.options(data, given, images=lesson.rows.are_images),
         device=device,
         random_state=seed,
-        verbose=int(sys.stderr.isatty()),
+        verbose=int(sys.stderr.isatty() and not frozen),
     )
-    result = _learned(model, table, names, test_share, seed)
+    result = _learned(model, lesson, test_share, seed)
     model.set_params(device="auto", verbose=0)  # the model may be used on another machine
     model.save(out)
     result = {"model": str(out), "data": data, **result}
@@ -90,39 +106,73 @@ def fit(
         _show(result)
 
 
-def _training(**given: Any) -> Any:
-    """Options of training, where any was given."""
-    from attnknn.train import TrainingOptions
+@dataclass(frozen=True, slots=True)
+class _Lesson:
+    """What is learned from, what its rows are called, and what else was given to evaluate on."""
 
-    known = {name: value for name, value in given.items() if value is not None}
-    return TrainingOptions(**known) if known else None
+    rows: Rows
+    ids: list[int | str]
+    test: Rows | None
 
 
-def _learned(
-    model: AttnKNNClassifier, table: Rows, names: list[int | str] | None, test_share: float, seed: int
-) -> dict[str, Any]:
-    """Fit, and evaluate on what was held out."""
+def _read(
+    data: str,
+    target: str | None,
+    data_dir: Path | None,
+    given: dict[str, Any],
+    *,
+    test: str | None,
+    embedder: choices.Embedder,
+    members: int,
+) -> _Lesson:
+    """Check the options against DATA and read it, and what is to be tested on: mistakes come before the work."""
+    from attnknn.cli import rows as reading
+    from attnknn.cli.pictures import Canvas
+
+    images = reading.holds_images(data)
+    training.check_flags(data, given, images=images, embedder=embedder, members=members)
+    size = training.picture_size(given["image_size"])
+    if test is not None and reading.holds_images(test) != images:
+        raise InvalidInput(f"--test {test} and {data} must both be tables, or both images")
+    with screen.progress(f"reading {data}") as say:
+        rows = reading.read_labelled(data, target, data_dir, "train", canvas=Canvas(size), say=say)
+        rows, names = reading.with_ids(rows, given["ids"])
+        _check_labels(rows)
+        others = None
+        if test is not None:
+            canvas = Canvas(rows.X.shape[1:3], rows.X.shape[3]) if images else None
+            others = reading.read_labelled(test, target, data_dir, "test", canvas=canvas, say=say)
+    return _Lesson(rows, list(rows.names) if names is None else names, others)
+
+
+def _learned(model: AttnKNNClassifier, lesson: _Lesson, test_share: float, seed: int) -> dict[str, Any]:
+    """Fit, and evaluate on what was held out or given for it."""
     import numpy as np
 
     from attnknn.cli import model as models
     from attnknn.cli import scores
-    from attnknn.embed import NETWORKS
 
-    learn, held = _parts(table, test_share, seed)
-    part = table.take(learn)
-    ids = part.numbers.tolist() if names is None else [names[at] for at in learn.tolist()]
+    learn, held = _parts(lesson.rows, test_share, seed)
+    part = lesson.rows.take(learn)
     start = time.perf_counter()
-    # A training has bars of its own, and two things cannot move on a terminal at once.
-    title = None if model.weights == "attention" or model.embedder in NETWORKS else f"fitting {len(part)} rows"
-    with screen.working(title), contextlib.redirect_stdout(sys.stderr):
-        model.fit(part.frame, np.asarray(part.labels), ids=ids)
+    with screen.working(_title(model, part)), contextlib.redirect_stdout(sys.stderr):
+        model.fit(part.X, np.asarray(part.labels), ids=[lesson.ids[at] for at in learn.tolist()])
     seconds = time.perf_counter() - start
-    test = None
-    if len(held):
-        with screen.working(f"evaluating {len(held)} rows"):
-            test, _ = scores.score(model, table.take(held), draws=1000, seed=seed)
+    test, asked = None, lesson.test if lesson.test is not None else lesson.rows.take(held)
+    if len(asked):
+        with screen.working(f"evaluating {len(asked)} rows"):
+            test, _ = scores.score(model, asked, draws=1000, seed=seed)
     curve = [{"k": k, "nll": nll, "standard_error": error} for k, nll, error in model.tuning_.curve]
-    return {"chosen": models.chosen(model), "nll_by_k": curve, "seconds": seconds, "test": test}
+    tested = {"test": test, "tested_on": None if lesson.test is None else lesson.test.source}
+    return {"chosen": models.chosen(model), "nll_by_k": curve, "seconds": seconds, **tested}
+
+
+def _title(model: AttnKNNClassifier, rows: Rows) -> str | None:
+    """What to show while fitting; None where a training has bars of its own: two things cannot move at once."""
+    from attnknn.embed import LEARNED
+
+    bars = model.weights == "attention" or model.embedder in LEARNED or rows.are_images
+    return None if bars and model.verbose else f"fitting {len(rows)} {'images' if rows.are_images else 'rows'}"
 
 
 def _parts(table: Rows, test_share: float, seed: int) -> tuple[Any, Any]:
@@ -132,7 +182,7 @@ def _parts(table: Rows, test_share: float, seed: int) -> tuple[Any, Any]:
         return np.arange(len(table)), np.arange(0)
     from attnknn.data import duplicate_groups, split
 
-    groups = duplicate_groups(table.frame)
+    groups = duplicate_groups(table.X)
     learn, held = split(np.asarray(table.labels), test=test_share, seed=seed, groups=groups)
     if not len(held):
         raise InvalidInput(
@@ -162,7 +212,8 @@ def _show(result: dict[str, Any]) -> None:
         ]
         screen.table(["k", "NLL", "error of difference to best", ""], body, left=(3,))
     if result["test"] is not None:
-        screen.line("held-out rows, which the saved model does not know")
+        given = result["tested_on"]
+        screen.line("held-out rows, which the saved model does not know" if given is None else f"rows of {given}")
         scores.show(result["test"])
     screen.line(f"saved in {result['model']}")
 

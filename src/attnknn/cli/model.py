@@ -1,4 +1,4 @@
-"""A saved model as the commands see it: load, pick its columns, read its labels and ids from text."""
+"""A saved model as the commands see it: load, pick what it takes, read its labels and ids from text."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from attnknn.cli.pictures import Canvas
     from attnknn.cli.rows import Rows
     from attnknn.estimator import AttnKNNClassifier
 
@@ -30,8 +31,34 @@ def load(folder: Path) -> AttnKNNClassifier:
         return AttnKNNClassifier.load(folder, device="auto")
 
 
+def canvas(model: AttnKNNClassifier, data: str) -> Canvas | None:
+    """What images of DATA are brought to for a model; None for one of tables.
+
+    Raises:
+        InvalidInput: DATA is a table and the model of images, or the other way round.
+    """
+    from attnknn.cli.pictures import Canvas
+    from attnknn.cli.rows import holds_images
+
+    pictured = holds_images(data)
+    if pictured and not model.fitted_on_images_:
+        raise InvalidInput(f"{data} holds images, but the model was fitted on a table")
+    if not model.fitted_on_images_:
+        return None
+    encoder: Any = model.embedder_
+    height, width, channels = encoder.shape
+    if not pictured:
+        raise InvalidInput(
+            f"{data} is a table, but the model was fitted on images of {height} x {width} pixels; "
+            "give an image, a folder of them, or a data set of images"
+        )
+    return Canvas((height, width), channels)
+
+
 def features(model: AttnKNNClassifier, rows: Rows) -> tuple[Any, list[str]]:
-    """What the model takes, picked by name, and the names of the columns that it does not."""
+    """What the model takes, columns picked by name, and the names of the columns that it does not."""
+    if rows.are_images:
+        return rows.X, []
     frame = rows.frame.set_axis([str(name) for name in rows.frame.columns], axis=1)
     names = _names(model, frame)
     missing = [name for name in names if name not in frame.columns]
@@ -59,6 +86,7 @@ def chosen(model: AttnKNNClassifier) -> dict[str, Any]:
         "prior_mass": voter.mass,
         "calibrator": voter.calibrator.kind,
         "embedder": network.kind if network is not None else str(model.embedder_.state()["kind"]),
+        **_pictured(model),
         "index": voter.bank.index,
         "metric": voter.bank.metric,
         "dim": voter.bank.dim,
@@ -67,11 +95,7 @@ def chosen(model: AttnKNNClassifier) -> dict[str, Any]:
 
 def shown(choice: dict[str, Any]) -> dict[str, Any]:
     """The same for people: words instead of names, four digits, nothing that is not there."""
-    return {
-        name.replace("_", " "): f"{value:.4g}" if isinstance(value, float) else value
-        for name, value in choice.items()
-        if value is not None
-    }
+    return {name.replace("_", " "): _told(value) for name, value in choice.items() if value is not None}
 
 
 def as_label(value: Any, classes: NDArray[Any]) -> Any:
@@ -155,6 +179,21 @@ def some(names: Iterable[Any]) -> str:
     """The first few of a list, quoted."""
     each = [repr(getattr(name, "item", lambda name=name: name)()) for name in names]
     return ", ".join(each[:_SHOWN]) + (f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else "")
+
+
+def _pictured(model: AttnKNNClassifier) -> dict[str, Any]:
+    """What only a model of images has."""
+    if not model.fitted_on_images_:
+        return {}
+    network: Any = model.voter_.members[0].network
+    encoder: Any = model.embedder_
+    return {"backbone": network.backbone, "frozen": network.frozen, "image_size": list(encoder.shape)}
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, list):
+        return " x ".join(map(str, value))
+    return f"{value:.4g}" if isinstance(value, float) else value
 
 
 def _names(model: AttnKNNClassifier, frame: pd.DataFrame) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -10,10 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from attnknn.data.images import Pixels, check_size, decode_image, is_gray_image, resize_image
+from attnknn.data.images import LEAST_SIDE, Pixels, Size, decode_image, image_header, resize_image, sides
 from attnknn.errors import InvalidInput, MissingData
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
+USUAL_SIDE = 224
+"""The longest side of images whose size is not asked for; that of most backbones' own training."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,12 +25,14 @@ class ImageFiles:
 
     Args:
         paths: Every image file.
+        names: The path of each below the root, with slashes.
         labels: The class of each file: the folder below the root that it lies in.
         classes: The classes, sorted.
         ignored: How many files were left out because their names do not end like an image's.
     """
 
     paths: tuple[Path, ...]
+    names: tuple[str, ...]
     labels: NDArray[np.str_]
     classes: tuple[str, ...]
     ignored: int
@@ -51,15 +56,62 @@ def list_images(root: str | PathLike[str]) -> ImageFiles:
     if empty:
         raise _misplaced(top, f"{top / empty[0]} has no images ({', '.join(SUFFIXES)})")
     paths = tuple(file for files in kept.values() for file in files)
-    labels = np.repeat(np.array(list(kept), dtype=np.str_), [len(files) for files in kept.values()])
+    labels = np.repeat(np.array(list(map(_told, kept)), dtype=np.str_), [len(files) for files in kept.values()])
     ignored = others + sum(map(len, found.values())) - len(paths)
-    return ImageFiles(paths, labels, tuple(kept), ignored)
+    return ImageFiles(paths, _names(paths, top), labels, tuple(map(_told, kept)), ignored)
+
+
+def find_images(root: str | PathLike[str]) -> ImageFiles:
+    """Find the images below ``root`` at any depth, in folders of classes or not; their labels are empty.
+
+    Raises:
+        MissingData: There is no such folder.
+        InvalidInput: There are no images in it.
+    """
+    top = Path(root)
+    if not top.exists():
+        raise MissingData(f"no such folder: {top}")
+    files = [file for entry in _visible(_entries(top)) for file in (_below(entry) if entry.is_dir() else [entry])]
+    paths = tuple(file for file in files if _is_image(file))
+    if not paths:
+        raise InvalidInput(f"{top} has no images ({', '.join(SUFFIXES)})")
+    return ImageFiles(paths, _names(paths, top), np.full(len(paths), "", np.str_), (), len(files) - len(paths))
+
+
+def has_loose_images(root: str | PathLike[str]) -> bool:
+    """Whether images lie directly in a folder, outside folders of classes."""
+    return any(_is_image(entry) and not entry.is_dir() for entry in _visible(_entries(Path(root))))
+
+
+def is_image_file(path: str | PathLike[str]) -> bool:
+    """Whether a path is a file whose name ends like an image's.
+
+    >>> is_image_file("nowhere.png")
+    False
+    """
+    return Path(path).is_file() and _is_image(Path(path))
+
+
+def usual_size(paths: Sequence[str | PathLike[str]]) -> tuple[tuple[int, int], bool]:
+    """Height and width to bring images to when nobody says, and whether all of them have it already.
+
+    The size that all share. Where sizes differ, or one is beyond ``USUAL_SIDE``, a square: its side is the median
+    of the shorter sides, up to ``USUAL_SIDE``. Only headers are read.
+    """
+    headers = [image_header(path) for path in paths]
+    shapes = {(each.height, each.width) for each in headers}
+    shared = next(iter(shapes))
+    if len(shapes) == 1 and min(shared) >= LEAST_SIDE and max(shared) <= USUAL_SIDE:
+        return shared, True
+    median = int(np.median([min(each.height, each.width) for each in headers]))
+    side = min(USUAL_SIDE, max(LEAST_SIDE, median))
+    return (side, side), False
 
 
 def load_images(
     paths: Sequence[str | PathLike[str]],
     *,
-    size: int | None = None,
+    size: Size | None = None,
     channels: int | None = 3,
     progress: Callable[[int], None] | None = None,
 ) -> Pixels:
@@ -67,7 +119,8 @@ def load_images(
 
     Args:
         paths: Files, at least one.
-        size: Side of the square that each image is brought to; None where all have one size already.
+        size: Side of the square, or height and width, that each image is brought to; None where all have one
+            size already.
         channels: 3 for color, 1 for gray; None takes 1 where every file is gray, else 3.
         progress: Told how many images are done, after each.
 
@@ -78,9 +131,9 @@ def load_images(
     if not len(paths):
         raise InvalidInput("there are no images to load")
     if size is not None:
-        check_size(size)
+        sides(size)
     if channels is None:
-        channels = 1 if all(map(is_gray_image, paths)) else 3
+        channels = 1 if all(image_header(path).gray for path in paths) else 3
     first = _loaded(paths[0], size, channels)
     images = np.empty((len(paths), *first.shape), dtype=np.uint8)
     for at, path in enumerate(paths):
@@ -96,7 +149,7 @@ def load_images(
     return images
 
 
-def _loaded(path: str | PathLike[str], size: int | None, channels: int) -> Pixels:
+def _loaded(path: str | PathLike[str], size: Size | None, channels: int) -> Pixels:
     image = decode_image(path, channels=channels)
     return image if size is None else resize_image(image, size)
 
@@ -139,6 +192,15 @@ def _below(folder: Path) -> list[Path]:
 
 def _visible(paths: Iterable[Path]) -> list[Path]:
     return [path for path in paths if not path.name.startswith(".")]
+
+
+def _names(paths: Sequence[Path], top: Path) -> tuple[str, ...]:
+    return tuple(_told(path.relative_to(top).as_posix()) for path in paths)
+
+
+def _told(name: str) -> str:
+    """A name that can be written anywhere: bytes that are no UTF-8 are spelled out."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _is_image(path: Path) -> bool:

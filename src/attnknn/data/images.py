@@ -6,6 +6,7 @@ import io
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeGuard
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Pixels = NDArray[np.uint8]
 Picture = str | PathLike[str] | bytes
+Size = int | tuple[int, int]  # the side of a square, or height and width
 
 MOST_PIXELS = 16_000_000  # width times height of an image that is decoded
 LEAST_SIDE, MOST_SIDE = 8, 1024  # of images to learn from
@@ -39,6 +41,7 @@ _TURNS = {
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
+_LYING = (5, 6, 7, 8)  # orientations that exchange height and width
 _opening = threading.Lock()  # held while Pillow's own limit is lifted
 
 
@@ -64,47 +67,78 @@ def decode_image(source: Picture, *, channels: int = 3) -> Pixels:
         return np.array(found, dtype=np.uint8).reshape(found.height, found.width, channels)
 
 
-def is_gray_image(source: Picture) -> bool:
-    """Whether an image is stored without color; only its header is read."""
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an image says of itself before it is decoded."""
+
+    height: int  # as seen: with the orientation applied
+    width: int
+    gray: bool
+
+
+def image_header(source: Picture) -> Header:
+    """Size and color of an image; raises as :func:`decode_image` does."""
     with _opened(source) as image:
-        return image.mode in _GRAY or image.mode.startswith("I")
+        height, width = image.height, image.width
+        if _orientation(image) in _LYING:
+            height, width = width, height
+        return Header(height, width, image.mode in _GRAY or image.mode.startswith("I"))
 
 
-def resize_image(image: Pixels, size: int) -> Pixels:
-    """Bring the shorter side to ``size`` and keep the central square; an image of that size is returned as is.
+def resize_image(image: Pixels, size: Size) -> Pixels:
+    """Scale an image until it just covers ``size`` and keep its middle; of that size it is returned as is.
 
     Args:
         image: Pixels of shape (height, width, channels).
-        size: The side of the square, 8 to 1024.
+        size: The side of a square, or height and width; 8 to 1024 each.
     """
-    check_size(size)
+    high, wide = sides(size)
     if not _are_pixels(image) or image.ndim != 3 or image.shape[2] not in CHANNELS or not image.size:
         raise InvalidInput(f"expected uint8 pixels of shape (height, width, 1 or 3), got {_described(image)}")
     height, width, channels = image.shape
-    if height == width == size:
+    if (height, width) == (high, wide):
         return image
     pillow = _pillow()
-    side = min(height, width)
-    left, top = (width - side) / 2, (height - side) / 2
-    # Only the square is resampled: the whole of a long strip would not fit into memory.
-    square = pillow.fromarray(image if channels == 3 else image[..., 0]).resize(
-        (size, size), pillow.Resampling.BICUBIC, box=(left, top, left + side, top + side)
+    scale = min(height / high, width / wide)
+    # Rounding must not lead outside.
+    left, top = max(0.0, (width - wide * scale) / 2), max(0.0, (height - high * scale) / 2)
+    # Only what is kept is resampled: the whole of a long strip would not fit into memory.
+    kept = pillow.fromarray(image if channels == 3 else image[..., 0]).resize(
+        (wide, high), pillow.Resampling.BICUBIC, box=(left, top, width - left, height - top)
     )
-    return np.array(square, dtype=np.uint8).reshape(size, size, channels)
+    return np.array(kept, dtype=np.uint8).reshape(high, wide, channels)
 
 
-def check_size(size: int) -> None:
-    """Refuse a side that images to learn from cannot have.
+def recolor(images: Pixels, channels: int) -> Pixels:
+    """Images (n, h, w, c) in gray (1 channel) or in color (3); of that kind they are returned as they are."""
+    if images.shape[3] == channels:
+        return images
+    if channels == 3:
+        return np.repeat(images, 3, axis=3)
+    pillow = _pillow()
+    gray = [np.asarray(pillow.fromarray(image).convert("L")) for image in images]
+    return np.stack(gray)[..., None] if gray else np.empty((*images.shape[:3], 1), np.uint8)
+
+
+def sides(size: Size) -> tuple[int, int]:
+    """Height and width of a size that images to learn from can have.
 
     Raises:
-        InvalidInput: Not a whole number from 8 to 1024.
+        InvalidInput: Not one or two whole numbers from 8 to 1024.
+
+    >>> sides(32), sides((28, 40))
+    ((32, 32), (28, 40))
     """
-    whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
-    if not whole or not LEAST_SIDE <= size <= MOST_SIDE:
-        raise InvalidInput(f"size must be a whole number from {LEAST_SIDE} to {MOST_SIDE}, got {size=}")
+    both = size if isinstance(size, tuple) else (size, size)
+    whole = all(isinstance(side, int | np.integer) and not isinstance(side, bool) for side in both)
+    if not whole or len(both) != 2 or not all(LEAST_SIDE <= side <= MOST_SIDE for side in both):
+        raise InvalidInput(
+            f"size must be a whole number from {LEAST_SIDE} to {MOST_SIDE}, or height and width, got {size=}"
+        )
+    return int(both[0]), int(both[1])
 
 
-def is_images(X: Any) -> bool:
+def is_images(X: Any) -> TypeGuard[Pixels]:
     """Whether ``X`` has the type and shape of images: uint8, (n, h, w) or (n, h, w, 1 or 3).
 
     >>> is_images(np.zeros((5, 32, 32, 3), np.uint8)), is_images(np.zeros((5, 64)))
@@ -240,8 +274,13 @@ def _from_16_bits(image: Image) -> Image:
 
 
 def _upright(image: Image, pixels: Image) -> Image:
-    try:
-        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged EXIF is no reason to refuse a good picture
-        turn = None
+    turn = _TURNS.get(_orientation(image))
     return pixels if turn is None else pixels.transpose(_pillow().Transpose[turn])
+
+
+def _orientation(image: Image) -> int:
+    try:
+        found: int = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # damaged EXIF is no reason to refuse a good picture
+        return 1
+    return found

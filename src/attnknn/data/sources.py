@@ -33,6 +33,7 @@ class Source:
         place: Where the files come from, a key of ``PLACES``.
         train_count: Leading rows that form the official training set, or None.
         image_shape: Height and width where rows are images.
+        pictures: Whether the features are images of bytes, not a table.
     """
 
     target: str
@@ -43,6 +44,7 @@ class Source:
     place: str = "UCI"
     train_count: int | None = None
     image_shape: tuple[int, int] | None = None
+    pictures: bool = False
 
 
 def _from_sklearn(loader: str) -> Callable[[Path], tuple[Any, NDArray[Any]]]:
@@ -190,6 +192,7 @@ NAMED: dict[str, Source] = {
         place="Toronto",
         train_count=cifar.TRAIN_ROWS,
         image_shape=(32, 32),
+        pictures=True,
     ),
     "cifar100": Source(
         target="class",
@@ -200,6 +203,7 @@ NAMED: dict[str, Source] = {
         place="Toronto",
         train_count=cifar.TRAIN_ROWS,
         image_shape=(32, 32),
+        pictures=True,
     ),
     "mnist": Source(
         target="digit",
@@ -210,6 +214,7 @@ NAMED: dict[str, Source] = {
         place="LeCun",
         train_count=idx.TRAIN_ROWS,
         image_shape=(28, 28),
+        pictures=True,
     ),
     "fashion-mnist": Source(
         target="article",
@@ -220,5 +225,6 @@ NAMED: dict[str, Source] = {
         place="Zalando",
         train_count=idx.TRAIN_ROWS,
         image_shape=(28, 28),
+        pictures=True,
     ),
 }

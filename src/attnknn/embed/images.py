@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -253,18 +253,59 @@ def embed_images(
         batch: Images at once; fewer where the backbone sees them larger than 64 x 64.
         precision: ``bfloat16`` computes the backbone under autocast.
     """
+    (vectors,), _ = embed_views(network, features, batch=batch, precision=precision)
+    return vectors
+
+
+@torch.inference_mode()
+def embed_views(
+    network: ImageEmbedder,
+    features: NDArray[np.uint8],
+    views: Callable[[Tensor], Sequence[Tensor]] | None = None,
+    *,
+    head: bool = False,
+    batch: int = 512,
+    precision: Literal["float32", "bfloat16"] = "float32",
+) -> tuple[list[NDArray[np.float32]], NDArray[np.float64] | None]:
+    """Vectors of several views of images, and what the head thinks of them, from one pass of the backbone.
+
+    Args:
+        network: The embedder; it is left in eval mode.
+        features: (n, h, w, channels) of uint8.
+        views: What makes views of (n, channels, h, w) images between 0 and 1, as many of each batch; without it
+            there is one, the images themselves.
+        head: Whether to ask the head.
+        batch: Images at once, of each view; fewer where the backbone sees them larger than 64 x 64.
+        precision: ``bfloat16`` computes the backbone under autocast.
+
+    Returns:
+        For each view (n, embed_dim) vectors, of no images for one view alone; the head's (n, classes)
+        probabilities, the mean over the views.
+    """
     if batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}")
     if precision not in ("float32", "bfloat16"):
         raise InvalidInput(f"precision must be 'float32' or 'bfloat16', got {precision!r}")
     height, width = network.image_size if isinstance(network.trunk, ResNet) else network.trunk.input_size
     batch = min(batch, max(1, _PIXELS // (height * width)))
-    device = network.mean.device
     network.eval()
-    vectors = np.empty((len(features), network.embed_dim), np.float32)
-    low = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
-    with torch.inference_mode(), low:
+    vectors = [] if len(features) else [[np.empty((0, network.embed_dim), np.float32)]]
+    chances: list[NDArray[np.float64]] = [np.empty((0, network.classes))]
+    with torch.autocast(network.mean.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         for at in range(0, len(features), batch):
-            images = torch.from_numpy(np.array(features[at : at + batch])).to(device)  # a copy: may be read-only
-            vectors[at : at + batch] = network(images).cpu().numpy()
-    return vectors
+            shown = _shown(network, features[at : at + batch], views)
+            seen = [network.trunk_features(each) for each in shown]
+            vectors.append([network.projected(each).cpu().numpy() for each in seen])
+            if head:
+                said = [network.head_logits(each).cpu().double().softmax(dim=1) for each in seen]
+                chances.append(torch.stack(said).mean(dim=0).numpy())
+    by_view = [np.concatenate(each) for each in zip(*vectors, strict=True)]
+    return by_view, np.concatenate(chances) if head else None
+
+
+def _shown(
+    network: ImageEmbedder, some: NDArray[np.uint8], views: Callable[[Tensor], Sequence[Tensor]] | None
+) -> Sequence[Tensor]:
+    images = network.front(torch.from_numpy(np.array(some)).to(network.mean.device))  # a copy: may be read-only
+    pixels = network.pixels(images)
+    return [pixels] if views is None else views(pixels)

@@ -19,12 +19,13 @@ from attnknn.attend import Weighting
 from attnknn.bank import Id, MemoryBank
 from attnknn.bank.store import checked_groups
 from attnknn.data import duplicate_groups, folds, split
-from attnknn.embed import LEARNED, AnyNetwork, Embedder, Identity, Pictures, Standardize, embed
+from attnknn.embed import LEARNED, AnyNetwork, Embedder, Identity, ImageEmbedder, Pictures, Standardize, embed
 from attnknn.errors import InvalidInput
 from attnknn.estimator.inputs import numbered_groups
 from attnknn.estimator.options import (
     TRAIN_FROM,
     Options,
+    check_prediction,
     check_that_all_is_read,
     chosen_embedders,
     search_device,
@@ -111,6 +112,7 @@ class Bench:
     hearings: tuple[Hearing, ...]
     histories: tuple[History, ...]  # the training that was judged; where folds took turns, that of what is served
     seed: int
+    outputs: tuple[int, ...] = ()  # the class of each output of the network's head
 
 
 def renumbered(bench: Bench, place: NDArray[np.int64]) -> Bench:
@@ -119,7 +121,8 @@ def renumbered(bench: Bench, place: NDArray[np.int64]) -> Bench:
     for bank, judges in ((each.bank.copy(), each.judges) for each in bench.hearings):
         bank.update(bank.ids, labels=place[bank.labels(bank.live)])
         hearings.append(Hearing(bank, replace(judges, labels=place[judges.labels])))
-    return replace(bench, hearings=tuple(hearings))
+    outputs = tuple(int(place[each]) for each in bench.outputs)
+    return replace(bench, hearings=tuple(hearings), outputs=outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,7 @@ def lessons_of(
     together = None if groups is None else checked_groups(numbered_groups(groups), count)
     for kind in chosen_embedders(model, rows):
         check_that_all_is_read(model, kind)
+        check_prediction(model, kind, search_index(model.index, count))
         encoder: Embedder = ENCODERS[kind]().fit(rows)
         features = encoder.transform(rows)
         if together is None:
@@ -278,7 +282,8 @@ def _rehearsed(lesson: Lesson, school: School, parts: _Parts, member: int) -> _R
         taught, judges = lesson.take(learn), lesson.rows.take(shuffled)
         vectors = embed(network, judges.features)
         bank = _filled(taught, embed(network, taught.rows.features))
-        hearings.append(Hearing(bank, Judges(vectors, judges.labels, judges.weights)))
+        kept = judges.features if lesson.kind == "image" else None
+        hearings.append(Hearing(bank, Judges(vectors, judges.labels, judges.weights, features=kept)))
     return _Rehearsal(networks, history, hearings)
 
 
@@ -294,7 +299,8 @@ def _served(lesson: Lesson, school: School, parts: _Parts, done: _Rehearsal, mem
     elif not school.options.join_validation:
         kept = lesson.take(parts[0][0])
     bank = _filled(kept, embed(network, kept.rows.features), features=member == 0)
-    return Bench(network, bank, tuple(done.hearings), tuple(histories), seed)
+    outputs = tuple(range(network.classes)) if isinstance(network, ImageEmbedder) else ()
+    return Bench(network, bank, tuple(done.hearings), tuple(histories), seed, outputs)
 
 
 def _networks(
@@ -318,8 +324,8 @@ def _networks(
         "progress": f"training {name}" if school.progress else None,
     }
     if isinstance(school.options, ImageOptions):
-        network, history = train_images(*taught[0], options=school.options, **given)
-        return [network], history
+        done = train_images(*taught[0], options=school.options, **given)
+        return [done.network], done.history
     networks, history = train_networks(lesson.kind, taught, layout=lesson.layout, options=school.options, **given)
     return [*networks], history
 

@@ -21,7 +21,7 @@ from attnknn.embed import Embedder
 from attnknn.errors import InvalidInput
 from attnknn.estimator import saved
 from attnknn.estimator.benches import lessons_of, make_benches, renumbered
-from attnknn.estimator.fitting import Wish, fit_voter, has_free_parts, wished
+from attnknn.estimator.fitting import Fit, Wish, fit_voter, has_free_parts, wished
 from attnknn.estimator.inputs import (
     checked_labels,
     checked_rows,
@@ -29,10 +29,10 @@ from attnknn.estimator.inputs import (
     codes_of,
     with_classes,
 )
-from attnknn.estimator.options import check_options, search_device
+from attnknn.estimator.options import check_options, check_prediction, search_device
 from attnknn.estimator.reasons import explained
 from attnknn.estimator.voter import Floats
-from attnknn.predict import Explanation, Explanations
+from attnknn.predict import Explanation, Explanations, PredictionOptions
 from attnknn.predict.abstain import abstained, threshold
 from attnknn.train import TrainingOptions
 
@@ -60,6 +60,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class_weight: None, ``"balanced"``, or a dict of label to factor.
         attention: ``AttentionOptions``: which parts the attention has; None is the usual ones.
         training: ``TrainingOptions``; None is the usual ones, and trains nothing below 500 rows.
+        prediction: ``PredictionOptions``: views of images, several k, a k for each row, the head's prior; None is
+            the plain vote of the k nearest.
         validation_fraction: Share of the rows that stop the training and fit k, weights and calibration: held out
             where an embedder is trained (never fewer than 1,000 rows, or a fifth; below 2,000 rows five folds
             take turns), else each leaving itself out (never fewer than 2,000 rows, or all).
@@ -89,6 +91,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class_weight: Any = None,
         attention: AttentionOptions | None = None,
         training: TrainingOptions | None = None,
+        prediction: PredictionOptions | None = None,
         validation_fraction: float = 0.1,
         device: str = "auto",
         random_state: Any = None,
@@ -104,6 +107,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.class_weight = class_weight
         self.attention = attention
         self.training = training
+        self.prediction = prediction
         self.validation_fraction = validation_fraction
         self.device = device
         self.random_state = random_state
@@ -143,39 +147,52 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         factors = class_weights(self.class_weight, self.classes_, labels)
         weights = self._sample_weight(sample_weight, rows)
         self._seed = int(check_random_state(self.random_state).randint(2**31))
-        apart = has_free_parts(self.weights, options.k, self.calibration)
+        ks = self.prediction is not None and self.prediction.fits_ks
+        apart = has_free_parts(self.weights, options.k, self.calibration, ks)
         lessons = lessons_of(self, rows, codes, ids=ids, groups=groups, weights=weights, apart=apart)
         taken, self._benches = make_benches(self, lessons, options)
         self.embedder_: Embedder = taken.encoder
         self._fit_voter(wished(self, options, factors, len(rows)))
         return self
 
-    def _fit_voter(self, wish: Wish) -> None:
+    def _fit_voter(self, wish: Wish, earlier: Fit | None = None) -> None:
         random = np.random.default_rng(self._seed)
-        self.voter_, self.tuning_ = fit_voter(self._benches, wish, len(self.classes_), random)
+        known = None
+        if earlier is not None and earlier.asked == wish.of_weights:
+            known = [each.again() for each in earlier.weighed]
+        self._fit = fit_voter(self._benches, wish, len(self.classes_), random, known)
+        self.voter_, self.tuning_ = self._fit.voter, self._fit.tuning
         if self.verbose:
             print(self._chosen())
 
-    def with_weights(self, weights: str, attention: AttentionOptions | None = None) -> Self:
+    def with_weights(
+        self,
+        weights: str,
+        attention: AttentionOptions | None = None,
+        prediction: PredictionOptions | None = None,
+    ) -> Self:
         """The same examples and the same trained vectors under other weights, fitted on the same rows.
 
-        The way to see what the attention adds: ``model.with_weights("softmax")``.
+        The way to see what the attention adds: ``model.with_weights("softmax")``. Where weights and attention are
+        those of the model, they are taken as they were fitted.
 
         Args:
             weights: As in the constructor.
             attention: As in the constructor.
+            prediction: As in the constructor; None is the plain vote.
         """
         check_is_fitted(self)
         if not getattr(self, "_benches", None):
             raise InvalidInput("a loaded model has no validation rows any more; fit it anew with other weights")
-        other: Self = copy(self).set_params(weights=weights, attention=attention)
+        other: Self = copy(self).set_params(weights=weights, attention=attention, prediction=prediction)
         options = check_options(clone(other).set_params(embedder="auto", training=None, n_estimators=1))
+        check_prediction(other, "image" if self.fitted_on_images_ else self.embedder, self.voter_.bank.index)
         options = replace(options, training=self.training or options.training)
         with self._guard.read():
             other._guard = ReadersWriterLock()
             other._benches = [replace(bench, bank=bench.bank.copy()) for bench in self._benches]
             factors, rows = self.voter_.class_weight, len(self.voter_.bank)
-            other._fit_voter(wished(other, options, factors, rows))
+            other._fit_voter(wished(other, options, factors, rows), self._fit)
         return other
 
     def partial_fit(
@@ -285,8 +302,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features = self._encoded(X)
         each: list[Explanation] = []
         with self._guard.read():
-            prior = self.voter_.prior
             for poll in self.voter_.polls(features):
+                prior = self.voter_.prior_of(poll)
                 each.extend(explained(poll, prior, self.voter_, self.embedder_, self.classes_))
         return Explanations(each)
 
@@ -326,7 +343,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_benches"}  # what served to fit it
+        served = ("_benches", "_fit")  # to fit it
+        return {name: value for name, value in state.items() if name not in served}
 
     def _chances(self, X: Any) -> tuple[Floats, NDArray[Any]]:
         """Probabilities, and the classes they are for, of one moment."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,12 +15,14 @@ from attnknn.attend import AttentionOptions, LearnedWeighting, Weighting, Weight
 from attnknn.attend.self_attention import MOST_NEIGHBORS as SELF_ATTENTION_MOST
 from attnknn.calibrate import Calibrator, Identity, Isotonic, fit_calibrator, fit_prior_mass
 from attnknn.estimator.benches import Bench
-from attnknn.estimator.options import TRAIN_FROM, Options, training_device
+from attnknn.estimator.jury import Heard, Jury, Polled, Rule, judges_heard, rules_of, widths
+from attnknn.estimator.options import TRAIN_FROM, Options, augmentation_of, training_device
 from attnknn.estimator.voter import AS_VOTED, Member, Voter
 from attnknn.ops import vote
-from attnknn.predict import Poll, answer
+from attnknn.predict import Lens, PredictionOptions
 from attnknn.train import Hearing, History, Judges, Tuning, choose_judges, train_attention, tune
 from attnknn.train.attention import Lesson, Seen
+from attnknn.train.policies import Augmentation
 from attnknn.train.tune import MOST_NEIGHBORS
 
 Floats = NDArray[np.float64]
@@ -29,7 +31,7 @@ DENSITY_FROM: Final = 200
 """Judges from which ``calibration="auto"`` fits a temperature that follows density."""
 
 _ROUNDING: Final = 1e-6
-_MOST_CELLS: Final = 4_000_000  # judges x neighbors that calibration looks at
+_MOST_CELLS: Final = 4_000_000  # judges x neighbors that decide on an attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,19 @@ class Wish:
     checkpoint: Path | None = None
     device: str = "cpu"
     progress: bool = False
+    prediction: PredictionOptions = field(default_factory=PredictionOptions)
+    augmentation: Augmentation | None = None  # that makes views, where there are any
+
+    @property
+    def of_weights(self) -> tuple[Any, ...]:
+        """What the weights depend on, whatever becomes of them in a prediction."""
+        calibrated = self.calibration is not None
+        return self.weights, self.k, self.attention, self.fraction, self.entropy, calibrated
+
+    @property
+    def looks_around(self) -> bool:
+        """Whether neighbors look at each other."""
+        return self.attention is not None and self.attention.self_attention
 
     @property
     def base(self) -> Weighting:
@@ -55,13 +70,30 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fitted:
-    """A member with its weights, and those that its hearings are judged with."""
+class Weighed:
+    """What was fitted of a member's weights; other prediction options find it as it is."""
 
-    member: Member
     tuning: Tuning
-    hearings: tuple[Hearing, ...]
-    weighers: tuple[Weighting | LearnedWeighting, ...]
+    weigher: Weighting | LearnedWeighting  # that is served
+    judged: tuple[Weighting | LearnedWeighting, ...]  # those that its hearings are judged with
+
+    def again(self) -> Weighed:
+        """The same for another model: what an attention remembers of its banks is its own."""
+        return replace(self, weigher=_anew(self.weigher), judged=tuple(_anew(each) for each in self.judged))
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A voter, and how it came about."""
+
+    voter: Voter
+    weighed: tuple[Weighed, ...]  # of each member
+    asked: tuple[Any, ...]  # what the weights depend on; see ``Wish.of_weights``
+
+    @property
+    def tuning(self) -> Tuning:
+        """Of the first member."""
+        return self.weighed[0].tuning
 
 
 def wished(model: Any, options: Options, class_weight: Floats, rows: int) -> Wish:
@@ -69,6 +101,7 @@ def wished(model: Any, options: Options, class_weight: Floats, rows: int) -> Wis
     given = model.attention is not None
     learns = options.weights == "attention" and (given or model.training is not None or rows >= TRAIN_FROM)
     folder = options.training.checkpoint
+    prediction = model.prediction or PredictionOptions()
     return Wish(
         weights=options.weights,
         k=options.k,
@@ -80,17 +113,23 @@ def wished(model: Any, options: Options, class_weight: Floats, rows: int) -> Wis
         checkpoint=None if folder is None else Path(folder),
         device=training_device(model.device, rows),
         progress=bool(model.verbose),
+        prediction=prediction,
+        augmentation=augmentation_of(model, min(model.embedder_.shape[:2])) if prediction.views else None,
     )
 
 
-def has_free_parts(weights: str, k: int | None, calibration: str | None) -> bool:
+def has_free_parts(weights: str, k: int | None, calibration: str | None, fits_ks: bool) -> bool:
     """Whether anything is left to fit."""
-    return k is None or calibration is not None or weights not in ("uniform", "distance")
+    return k is None or calibration is not None or weights not in ("uniform", "distance") or fits_ks
 
 
 def fit_voter(
-    benches: Sequence[Bench], wish: Wish, classes: int, random: np.random.Generator
-) -> tuple[Voter, Tuning]:
+    benches: Sequence[Bench],
+    wish: Wish,
+    classes: int,
+    random: np.random.Generator,
+    earlier: Sequence[Weighed] | None = None,
+) -> Fit:
     """Fit what is free.
 
     Args:
@@ -98,46 +137,111 @@ def fit_voter(
         wish: What is to be fitted.
         classes: How many classes there are.
         random: Draws the rows that judge their own bank.
+        earlier: Weights that were fitted on the same benches for the same wish, if they are known.
     """
-    if wish.k is not None and not has_free_parts(wish.weights, wish.k, wish.calibration):
-        members = tuple(Member(bench.network, bench.bank, wish.base, wish.k) for bench in benches)
-        return Voter(members, classes, wish.class_weight), Tuning(wish.k, wish.base, 0.0, ())
-    fitted = [_weighed(bench, wish, random) for bench in benches]
-    voter = Voter(tuple(each.member for each in fitted), classes, wish.class_weight, fitted[0].tuning.mass)
-    judged = sum(len(hearing.judges) for hearing in fitted[0].hearings)
-    if wish.calibration is None or judged == 0:
-        return voter, fitted[0].tuning
-    polled = _polled(fitted, wish, classes)
-    if len(fitted) > 1 or isinstance(fitted[0].member.weigher, LearnedWeighting):
-        voter = replace(voter, mass=_mass(polled))
-    calibration = wish.calibration
-    if calibration == "auto":
-        calibration = "density" if judged >= DENSITY_FROM else "temperature"
-    return replace(voter, calibrator=_calibrated(voter, calibration, polled)), fitted[0].tuning
+    options = wish.prediction
+    outputs = benches[0].outputs if options.prior == "head" else None
+    lens = Lens(options.views, wish.augmentation, outputs)
+    if wish.k is not None and not has_free_parts(wish.weights, wish.k, wish.calibration, options.fits_ks):
+        tuning = Tuning(wish.k, wish.base, 0.0, ())
+        weighed = tuple(Weighed(tuning, wish.base, (wish.base,) * max(1, len(each.hearings))) for each in benches)
+        rules = rules_of(options, [widths(options, wish.k, len(bench.bank)) for bench in benches], None)
+        return Fit(_voter(benches, weighed, rules, wish, lens, classes), weighed, wish.of_weights)
+    hearings = [_hearings(bench, wish, random) for bench in benches]
+    weighed = tuple(earlier or (_weighed(*each, wish) for each in zip(benches, hearings, strict=True)))
+    ks = _widths(benches, hearings, weighed, wish)
+    judged = wish.calibration is not None and any(len(hearing.judges) for hearing in hearings[0])
+    jury = _jury(benches, hearings, weighed, ks, wish, lens) if judged or options.fits_ks else None
+    rules = rules_of(options, ks, jury)
+    voter = _voter(benches, weighed, rules, wish, lens, classes)
+    if judged and jury is not None:
+        voter = _finished(voter, jury.polled(rules), wish)
+    return Fit(voter, weighed, wish.of_weights)
 
 
-def _weighed(bench: Bench, wish: Wish, random: np.random.Generator) -> _Fitted:
+def _hearings(bench: Bench, wish: Wish, random: np.random.Generator) -> tuple[Hearing, ...]:
+    """Banks and who is able to judge them; without others the rows of the bank itself."""
     hearings = bench.hearings
     if not hearings:
         rows = choose_judges(bench.bank, wish.fraction, random)
         hearings = (Hearing(bench.bank, Judges.of(bench.bank, rows)),)
-    hearings = tuple(Hearing(each.bank, each.judges.able(each.bank, wish.class_weight)) for each in hearings)
-    looks = wish.attention is not None and wish.attention.self_attention
+    return tuple(Hearing(each.bank, each.judges.able(each.bank, wish.class_weight)) for each in hearings)
+
+
+def _widths(
+    benches: Sequence[Bench], hearings: Sequence[tuple[Hearing, ...]], weighed: Sequence[Weighed], wish: Wish
+) -> list[tuple[int, ...]]:
+    """The numbers of neighbors that each member looks at."""
+    sizes = [len(bench.bank) for bench in benches] + [len(each.bank) for some in hearings for each in some]
+    most = min(*sizes, SELF_ATTENTION_MOST) if wish.looks_around else min(sizes)
+    return [widths(wish.prediction, each.tuning.k, most) for each in weighed]
+
+
+def _jury(
+    benches: Sequence[Bench],
+    hearings: Sequence[tuple[Hearing, ...]],
+    weighed: Sequence[Weighed],
+    ks: Sequence[tuple[int, ...]],
+    wish: Wish,
+    lens: Lens,
+) -> Jury:
+    """Who hears the answers."""
+    widest = max(min(each[-1], len(bench.bank)) for each, bench in zip(ks, benches, strict=True))
+    count = judges_heard(max(1, widest), len(hearings[0]))
+    heard = [
+        [
+            Heard.by(lens, bench.network, hearing.bank, hearing.judges.take(slice(count)), weigher)
+            for hearing, weigher in zip(some, each.judged, strict=True)
+        ]
+        for bench, some, each in zip(benches, hearings, weighed, strict=True)
+    ]
+    return Jury(heard, lens, wish.class_weight)
+
+
+def _voter(
+    benches: Sequence[Bench],
+    weighed: Sequence[Weighed],
+    rules: Sequence[tuple[int, Rule]],
+    wish: Wish,
+    lens: Lens,
+    classes: int,
+) -> Voter:
+    members = tuple(
+        Member(bench.network, bench.bank, rule(each.weigher), k)
+        for bench, each, (k, rule) in zip(benches, weighed, rules, strict=True)
+    )
+    return Voter(members, classes, wish.class_weight, weighed[0].tuning.mass, lens=lens)
+
+
+def _finished(voter: Voter, polled: Polled, wish: Wish) -> Voter:
+    """With the prior mass and the calibration that suit what is polled."""
+    plain = isinstance(voter.members[0].weigher, Weighting) and wish.prediction.plain
+    if len(voter.members) > 1 or not plain:  # what tuned the weights has seen one plain member
+        voter = replace(voter, mass=_mass(polled))
+    calibration = str(wish.calibration)
+    if calibration == "auto":
+        calibration = "density" if len(polled.labels) >= DENSITY_FROM else "temperature"
+    return replace(voter, calibrator=_calibrated(voter, calibration, polled))
+
+
+def _weighed(bench: Bench, hearings: tuple[Hearing, ...], wish: Wish) -> Weighed:
     tuning = tune(
         hearings,
         wish.base,
         k=wish.k,
         class_weight=wish.class_weight,
         calibrated=wish.calibration is not None,
-        most=SELF_ATTENTION_MOST if looks else MOST_NEIGHBORS,
+        most=SELF_ATTENTION_MOST if wish.looks_around else MOST_NEIGHBORS,
     )
-    weighers: tuple[Weighting | LearnedWeighting, ...] = (tuning.weighting,) * len(hearings)
-    final: Weighting | LearnedWeighting = tuning.weighting
     if wish.attention is not None and wish.attention.parts and tuning.curve:
         learned = _attention(bench, hearings, tuning, wish, wish.attention)
         if learned is not None:
-            final, weighers = learned
-    return _Fitted(Member(bench.network, bench.bank, final, tuning.k), tuning, hearings, weighers)
+            return Weighed(tuning, *learned)
+    return Weighed(tuning, tuning.weighting, (tuning.weighting,) * len(hearings))
+
+
+def _anew(weigher: Weighting | LearnedWeighting) -> Weighting | LearnedWeighting:
+    return LearnedWeighting(weigher.attention) if isinstance(weigher, LearnedWeighting) else weigher
 
 
 def _attention(
@@ -234,34 +338,9 @@ def _train(
     )
 
 
-_Polled = tuple[Floats, Floats, NDArray[np.int64], Floats, Floats]
-
-
-def _polled(fitted: Sequence[_Fitted], wish: Wish, classes: int) -> _Polled:
-    """Evidence, density, labels, prior and importance of the judges, all members averaged."""
-    factor = wish.class_weight if (wish.class_weight != 1).any() else None
-    widest = max(min(each.member.k, len(each.member.bank)) for each in fitted)
-    most = max(256, _MOST_CELLS // widest) // len(fitted[0].hearings)
-    parts: list[_Polled] = []
-    for number, first in enumerate(fitted[0].hearings):
-        said = []
-        for each in fitted:
-            hearing = each.hearings[number]
-            judges = hearing.judges.take(slice(most))
-            near = judges.neighbors(hearing.bank, each.member.k)
-            weigher = each.weighers[number]
-            said.append(answer(near, hearing.bank, judges.vectors, weigher, classes, factor, judges.rows))
-        judges, poll = first.judges.take(slice(most)), Poll(said)
-        importance = judges.weights * wish.class_weight[judges.labels]
-        prior = judges.prior(first.bank, wish.class_weight)
-        parts.append((poll.evidence.numpy(), poll.density, judges.labels, prior, importance))
-    evidence, density, labels, prior, importance = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return evidence, density, labels, prior, importance
-
-
-def _mass(polled: _Polled) -> float:
+def _mass(polled: Polled) -> float:
     """The prior mass of least NLL, for the judges and one more who finds none of its class."""
-    evidence, _, labels, prior, importance = polled
+    evidence, labels, prior, importance = polled.evidence, polled.labels, polled.prior, polled.importance
     order = np.argsort(-evidence.mean(axis=0), kind="stable")
     surprise = np.zeros((1, evidence.shape[1]))
     surprise[0, order[0]] = 1.0
@@ -273,16 +352,15 @@ def _mass(polled: _Polled) -> float:
     )
 
 
-def _calibrated(voter: Voter, calibration: str, polled: _Polled) -> Calibrator:
+def _calibrated(voter: Voter, calibration: str, polled: Polled) -> Calibrator:
     if calibration == "prior" or voter.classes < 2:
         return Identity()
-    evidence, density, labels, prior, importance = polled
-    votes = vote(torch.from_numpy(evidence), torch.from_numpy(prior), voter.mass).numpy()
+    votes = vote(torch.from_numpy(polled.evidence), torch.from_numpy(polled.prior), voter.mass).numpy()
     # One surprise more than was seen: n right answers in n do not prove certainty.
     surest = int(votes.max(axis=1).argmax())
-    votes, density = np.vstack([votes, votes[surest]]), np.append(density, density[surest])
-    labels = np.append(labels, np.argsort(-votes[surest], kind="stable")[1])
-    importance = np.append(importance, importance.mean())
+    votes, density = np.vstack([votes, votes[surest]]), np.append(polled.density, polled.density[surest])
+    labels = np.append(polled.labels, np.argsort(-votes[surest], kind="stable")[1])
+    importance = np.append(polled.importance, polled.importance.mean())
     fitted = fit_calibrator(calibration, votes, labels, density=density, sample_weight=importance)
     if isinstance(fitted, Isotonic):  # a class that no judge showed would get a curve of zeros
         shown = np.bincount(labels, minlength=voter.classes) > 0

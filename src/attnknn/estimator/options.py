@@ -19,7 +19,10 @@ from attnknn.embed import LEARNED
 from attnknn.errors import InvalidInput, MissingDevice
 from attnknn.estimator.inputs import Rows
 from attnknn.ops import METRICS
+from attnknn.predict import PredictionOptions
+from attnknn.predict.adaptive import EXACT
 from attnknn.train import ImageOptions, TrainingOptions
+from attnknn.train.policies import Augmentation, policy
 from attnknn.train.threads import FEW_ROWS
 
 EXACT_BELOW = 100_000
@@ -85,7 +88,8 @@ def check_that_all_is_read(model: Any, embedder: str) -> None:
             f"n_estimators={members}: embedder={embedder!r} with weights={model.weights!r} trains nothing, "
             "so there is nothing to average; use 1"
         )
-    for name, kind in (("attention", AttentionOptions), ("training", TrainingOptions)):
+    kinds = {"attention": AttentionOptions, "training": TrainingOptions, "prediction": PredictionOptions}
+    for name, kind in kinds.items():
         given = getattr(model, name)
         if given is not None and not isinstance(given, kind):
             raise InvalidInput(f"{name} must be None or {kind.__name__}(...), got {given!r}")
@@ -119,6 +123,52 @@ def _check_training(model: Any, embedder: str, learned: bool) -> None:
                 f"training option {name} was given, but embedder={embedder!r} with "
                 f"weights={model.weights!r} does not read it"
             )
+
+
+def check_prediction(model: Any, embedder: str, index: str) -> None:
+    """Refuse prediction options that nothing would read, or that make no sense, with this embedder and index."""
+    options = model.prediction or PredictionOptions()
+    training = _of_images(model)
+    if options.views is not None and embedder != "image":
+        raise InvalidInput(f"views={options.views!r} are of images, but embedder={embedder!r} reads none")
+    if options.prior == "head":
+        if embedder != "image":
+            raise InvalidInput(f"prior='head' needs a network for images, but embedder={embedder!r} has no head")
+        if training.frozen or not training.auxiliary:
+            why = "frozen=True has none" if training.frozen else "auxiliary=0 never trains it"
+            raise InvalidInput(f"prior='head' needs a trained head, but {why}")
+        if model.calibration is None:
+            raise InvalidInput("prior='head' is not read with calibration=None, where the prior has no mass")
+    if options.adaptive_k == "entropy" and model.weights == "uniform":
+        raise InvalidInput("adaptive_k='entropy' reads how the weights are spread, but weights='uniform' are even")
+    if options.adaptive_k == "certificate":
+        _check_certificate(model, index)
+    ks = options.k_ensemble or options.tiers or (1,)
+    if (model.attention or AttentionOptions()).self_attention and max(ks) > MOST_NEIGHBORS:
+        raise InvalidInput(f"self_attention takes at most {MOST_NEIGHBORS} neighbors, got {max(ks)}")
+
+
+def _check_certificate(model: Any, index: str) -> None:
+    parts = (model.attention or AttentionOptions()).parts if model.weights == "attention" else ()
+    if parts:
+        raise InvalidInput(
+            "adaptive_k='certificate' needs a bound on what is learned beside the scale, and none is known of "
+            f"{', '.join(parts)}; use weights='softmax' or 'reliability'"
+        )
+    if model.weights in ("uniform", "distance"):
+        raise InvalidInput(f"adaptive_k='certificate' is of softmax weights, but weights={model.weights!r}")
+    if index not in EXACT:
+        raise InvalidInput(f"adaptive_k='certificate' needs every neighbor, which index={index!r} may miss")
+
+
+def augmentation_of(model: Any, side: int) -> Augmentation:
+    """The policy that a classifier of images is trained with, for images whose shorter side is ``side``."""
+    given = _of_images(model).augmentation
+    return policy(given, side) if isinstance(given, str) else given
+
+
+def _of_images(model: Any) -> ImageOptions:
+    return model.training if isinstance(model.training, ImageOptions) else ImageOptions()
 
 
 def chosen_embedders(model: Any, rows: Rows) -> tuple[str, ...]:

@@ -15,14 +15,15 @@ from safetensors.torch import save as save_tensors
 from sklearn import __version__ as sklearn_version
 from torch import nn
 
-from attnknn.attend import KINDS, AttentionOptions, LearnedWeighting, Weighting, weigher_from_state
+from attnknn.attend import KINDS, AttentionOptions, LearnedWeighting, Weighting
 from attnknn.bank import MemoryBank
 from attnknn.bank.folder import parse_json, read_folder, write_folder
 from attnknn.bank.lock import ReadersWriterLock
 from attnknn.calibrate import calibrator_from_state
-from attnknn.embed import embedder_from_state, network_from_state
+from attnknn.embed import ImageEmbedder, embedder_from_state, network_from_state
 from attnknn.errors import AttnKNNError, CorruptModel, MissingDevice, MissingExtra
 from attnknn.estimator.voter import Member, Voter
+from attnknn.predict import Lens, PredictionOptions, base_of, weigher_from_state
 from attnknn.train import Tuning, training_from_state
 
 KIND = "classifier"
@@ -42,7 +43,9 @@ def write(path: str | os.PathLike[str], model: Any) -> None:
         "embedder": model.embedder_.state(),
         "members": [_member_state(member) for member in voter.members],
         "prior_mass": voter.mass,
+        "tuned_k": model.tuning_.k,
         "curve": model.tuning_.curve,
+        "lens": voter.lens.state(),
         "class_weight": voter.class_weight.tolist(),
         "calibrator": voter.calibrator.state(),
         "scikit-learn": sklearn_version,
@@ -66,8 +69,9 @@ def _member_files(member: Member) -> dict[str, bytes]:
     """The bank of a member, and the weights of what it learned."""
     files = member.bank.to_files()
     learned: dict[str, nn.Module | None] = {"network": member.network}
-    if isinstance(member.weigher, LearnedWeighting):
-        learned["attention"] = member.weigher.attention
+    weigher = base_of(member.weigher)
+    if isinstance(weigher, LearnedWeighting):
+        learned["attention"] = weigher.attention
     for name, module in learned.items():
         if module is not None:
             files[f"{name}.safetensors"] = save_tensors(
@@ -112,16 +116,18 @@ def _built(files: Mapping[str, bytes], model_class: Any, device: str | None) -> 
     device = model.search_device()
     states = about.get("members") or [_format_1(about)]
     members = tuple(_member(state, files, number, device) for number, state in enumerate(states))
-    first = members[0].weigher
+    first = base_of(members[0].weigher)
     curve = tuple((int(k), float(nll), float(error)) for k, nll, error in about.get("curve", ()))
     weighting = first if isinstance(first, Weighting) else Weighting("softmax", first.scale)
-    model.tuning_ = Tuning(members[0].k, weighting, float(about["prior_mass"]), curve)
+    k = int(about.get("tuned_k", members[0].k))
+    model.tuning_ = Tuning(k, weighting, float(about["prior_mass"]), curve)
     model.voter_ = Voter(
         members,
         classes=len(model.classes_),
         class_weight=np.asarray(about["class_weight"], np.float64),
         mass=float(about["prior_mass"]),
         calibrator=calibrator_from_state(about["calibrator"]),
+        lens=Lens.from_state(about["lens"]) if "lens" in about else Lens(),
     )
     _check(model.voter_, model.embedder_.dim)
     if (model.classes_[:-1] >= model.classes_[1:]).any():
@@ -143,8 +149,9 @@ def _member(state: Mapping[str, Any], files: Mapping[str, bytes], number: int, d
         network = network_from_state(state["network"], tensors["network"])
         network.to(device)
     weigher = weigher_from_state(state["weigher"], tensors["attention"])
-    if isinstance(weigher, LearnedWeighting):
-        weigher.attention.to(device)
+    base = base_of(weigher)
+    if isinstance(base, LearnedWeighting):
+        base.attention.to(device)
     return Member(network, MemoryBank.from_files(own, device=device), weigher, int(state["k"]))
 
 
@@ -156,15 +163,24 @@ def _check(voter: Voter, width: int) -> None:
         labels = bank.labels(bank.live)
         if labels.size and labels.max() >= voter.classes:
             raise CorruptModel(f"rows carry label {labels.max()}, but there are {voter.classes} classes")
-        kind = member.weigher.kind
+        kind = base_of(member.weigher).kind
         if kind not in (*KINDS, LearnedWeighting.kind) or not 0 < member.weigher.scale < np.inf:
             raise CorruptModel(f"no such weighting: {kind}, scale {member.weigher.scale}")
         if (network.embed_dim if network is not None else width) != bank.dim or bank.ids != ids:
             raise CorruptModel("embedder, bank and members do not fit together")
         if member.k < 1:
             raise CorruptModel(f"k is {member.k}")
+        outputs = voter.lens.outputs
+        if outputs is not None and not _has_head(network, outputs, voter.classes):
+            raise CorruptModel(f"no head has the outputs {outputs}")
     if not 0 <= voter.mass < np.inf or len(voter.class_weight) != voter.classes:
         raise CorruptModel("prior mass or class weights make no sense")
+
+
+def _has_head(network: Any, outputs: tuple[int, ...], classes: int) -> bool:
+    """Whether a network has a head with so many outputs, each for a class of its own."""
+    fits = isinstance(network, ImageEmbedder) and network.classes == len(outputs) > 0
+    return fits and len(set(outputs)) == len(outputs) and min(outputs) >= 0 and max(outputs) < classes
 
 
 def _plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +190,7 @@ def _plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
         plain["random_state"] = None
     if isinstance(plain["class_weight"], Mapping):  # its effect is saved; JSON would turn its keys into strings
         plain["class_weight"] = None
-    for name in ("attention", "training"):
+    for name in ("attention", "training", "prediction"):
         plain[name] = plain[name] and plain[name].state()
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in plain.items()}
 
@@ -186,6 +202,8 @@ def _parameters(plain: Mapping[str, Any]) -> dict[str, Any]:
         given["attention"] = AttentionOptions(**plain["attention"])
     if plain.get("training") is not None:
         given["training"] = training_from_state(plain["training"])
+    if plain.get("prediction") is not None:
+        given["prediction"] = PredictionOptions(**plain["prediction"])
     return given
 
 

@@ -17,7 +17,7 @@ from attnknn.calibrate.isotonic import Knots
 from attnknn.embed import AnyNetwork, embed
 from attnknn.errors import InvalidInput
 from attnknn.ops import vote
-from attnknn.predict import CELLS, Poll, answer
+from attnknn.predict import CELLS, AnyWeigher, Lens, Poll, answer, base_of
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ class Member:
 
     network: AnyNetwork | None  # None: the encoded rows are the vectors
     bank: MemoryBank
-    weigher: Weighting | LearnedWeighting
+    weigher: AnyWeigher
     k: int
 
     def vectors(self, features: NDArray[Any]) -> NDArray[Any]:
@@ -52,6 +52,7 @@ class Voter:
     class_weight: Floats  # (classes,)
     mass: float = 0.0
     calibrator: Calibrator = field(default_factory=Identity)
+    lens: Lens = field(default_factory=Lens)
 
     @property
     def bank(self) -> MemoryBank:
@@ -60,12 +61,12 @@ class Voter:
 
     @property
     def weighting(self) -> Weighting | LearnedWeighting:
-        """How the first member weighs."""
-        return self.members[0].weigher
+        """How the first member weighs the neighbors of one k."""
+        return base_of(self.members[0].weigher)
 
     @property
     def k(self) -> int:
-        """Neighbors of the first member."""
+        """Neighbors of the first member, of the largest k where there are several."""
         return self.members[0].k
 
     @property
@@ -81,24 +82,32 @@ class Voter:
         if len(self.bank) == 0:
             raise InvalidInput("the bank is empty: add examples before predicting")
         weight = self.class_weight if (self.class_weight != 1).any() else None
-        step = max(1, CELLS // max(1, *(min(member.k, len(member.bank)) for member in self.members)))
+        widest = max(1, *(min(member.k, len(member.bank)) for member in self.members))
+        step = max(1, CELLS // (widest * self.lens.answers))
         for at in range(0, len(features), step):
             part = features[at : at + step]
-            said = []
+            said, heads = [], []
             for member in self.members:
-                vectors = member.vectors(part)
-                near = member.bank.search(vectors, member.k)
-                said.append(answer(near, member.bank, vectors, member.weigher, self.classes, weight))
-            yield Poll(said)
+                asked = self.lens(member.network, part)
+                for vectors in asked.views:
+                    near = member.bank.search(vectors, member.k)
+                    said.append(answer(near, member.bank, vectors, member.weigher, self.classes, weight))
+                heads += [] if asked.head is None else [asked.head]
+            yield Poll(said, np.mean(heads, axis=0) if heads else None)
 
     def probabilities(self, features: NDArray[Any]) -> Floats:
         """(rows, classes) calibrated probabilities."""
-        prior = self.prior
-        each = [self.finished(poll, prior) for poll in self.polls(features)]
+        each = [self.finished(poll, self.prior_of(poll)) for poll in self.polls(features)]
         return np.concatenate(each) if each else np.empty((0, self.classes))
 
+    def prior_of(self, poll: Poll) -> Floats:
+        """The prior of a poll: (classes,) frequencies, or (rows, classes) where the heads were asked."""
+        if poll.head is None or self.lens.outputs is None:
+            return self.prior
+        return believed(poll.head, self.lens.outputs, self.prior, self.class_weight)
+
     def finished(self, poll: Poll, prior: Floats) -> Floats:
-        """Prior and calibration on top of what the members say."""
+        """Prior, (classes,) or (rows, classes), and calibration on top of what the members say."""
         votes = vote(poll.evidence, torch.from_numpy(prior), self.mass).numpy()
         if isinstance(self.calibrator, Identity):
             return votes
@@ -141,7 +150,10 @@ class Voter:
             for old, new in enumerate(place.tolist()):
                 curves[new] = calibrator.curves[old]
             calibrator = replace(calibrator, curves=tuple(curves))
-        return replace(self, classes=classes, class_weight=weight, calibrator=calibrator)
+        lens = self.lens
+        if lens.outputs is not None:
+            lens = replace(lens, outputs=tuple(int(place[each]) for each in lens.outputs))
+        return replace(self, classes=classes, class_weight=weight, calibrator=calibrator, lens=lens)
 
     def temperatures(self, density: Floats) -> Floats | None:
         """Temperature of each row; None where calibration is not a temperature."""
@@ -149,3 +161,23 @@ class Voter:
             return self.calibrator.temperature(density)
         value = {Temperature: getattr(self.calibrator, "value", 1.0), Identity: 1.0}.get(type(self.calibrator))
         return None if value is None else np.full(len(density), value)
+
+
+def believed(head: Floats, outputs: Sequence[int], prior: Floats, class_weight: Floats) -> Floats:
+    """(rows, classes) what a head thinks in place of class frequencies.
+
+    Classes that came after the head was trained keep their frequencies, and the head deals out the rest.
+
+    Args:
+        head: (rows, outputs) probabilities.
+        outputs: The class of each output.
+        prior: (classes,) or (rows, classes) class frequencies, weighted.
+        class_weight: (classes,) factors.
+    """
+    known = np.asarray(outputs, np.int64)
+    told = head * class_weight[known]
+    total = told.sum(axis=1, keepdims=True)
+    result = np.array(np.broadcast_to(prior, (len(head), prior.shape[-1])))
+    rest = result[:, known].sum(axis=1, keepdims=True)
+    result[:, known] = np.where(total > 0, rest * told / np.where(total > 0, total, 1.0), result[:, known])
+    return result

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 from attnknn.bank import Id
+from attnknn.data.images import Pixels
+from attnknn.predict.page import STYLE, part
+
+_LEAST, _LONGEST = 16, 40  # columns of a terminal that a name may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,7 @@ class Reason:
     distance: float
     weight: float
     row: Mapping[str, Any] | None  # the original row, where it can be had
+    picture: Pixels | None = field(default=None, repr=False, compare=False)  # (h, w, c), where rows are images
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,8 @@ class Explanation:
 
     ``evidence`` sums the weights of each class. The vote is ``(evidence + prior_mass * prior) / (1 + prior_mass)``
     (the prior alone where there is no neighbor), and ``probabilities`` is the vote after calibration: the vote
-    to the power ``1 / temperature``, normalized, where a temperature is given.
+    to the power ``1 / temperature``, normalized, where a temperature is given. ``picture`` is the explained image,
+    (height, width, channels), where rows are images.
     """
 
     prediction: Any
@@ -37,14 +42,21 @@ class Explanation:
     prior_mass: float
     temperature: float | None
     neighbors: Sequence[Reason]
+    picture: Pixels | None = field(default=None, repr=False, compare=False)
 
     @property
     def contributions(self) -> dict[Any, float]:
         """The part of the vote for each class that its neighbors gave; the rest is the prior's."""
         return {label: share / (1 + self.prior_mass) for label, share in self.evidence.items()}
 
+    @property
+    def from_prior(self) -> dict[Any, float]:
+        """The part of the vote for each class that the prior gave: all of it where there is no neighbor."""
+        share = self.prior_mass / (1 + self.prior_mass) if sum(self.evidence.values()) > 0 else 1.0
+        return {label: share * prior for label, prior in self.prior.items()}
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; labels become strings where they are keys."""
+        """Plain values, for JSON; labels become strings where they are keys. Pictures are left out."""
         return {
             "prediction": _plain(self.prediction),
             "probabilities": _keyed(self.probabilities),
@@ -68,15 +80,19 @@ class Explanation:
     def text(self, most: int = 10) -> str:
         """A few lines for a terminal; at most ``most`` neighbors and classes."""
         lines = [f"prediction {self.prediction}  (probability {self.probabilities[self.prediction]:.3f})"]
-        lines += ["", f"{'class':<16}{'probability':>12}{'neighbors':>11}{'prior':>8}"]
-        given = self.contributions
-        for label, chance in sorted(self.probabilities.items(), key=lambda item: -item[1])[:most]:
-            prior = self.prior_mass * self.prior[label] / (1 + self.prior_mass)
-            lines.append(f"{label!s:<16.16}{chance:>12.3f}{given[label]:>11.3f}{prior:>8.3f}")
-        lines += ["", f"{'neighbor':<16}{'label':<16}{'weight':>8}{'distance':>10}"]
-        for reason in self.neighbors[:most]:
-            head = f"{reason.id!s:<16.16}{reason.label!s:<16.16}{reason.weight:>8.3f}{reason.distance:>10.4g}"
-            lines.append(head + (f"  {_short(reason.row)}" if reason.row else ""))
+        ranked = sorted(self.probabilities.items(), key=lambda item: -item[1])[:most]
+        shown, given, prior = self.neighbors[:most], self.contributions, self.from_prior
+        wide = _width([label for label, _ in ranked] + [reason.label for reason in shown])
+        lines += ["", f"{'class':<{wide}}{'probability':>12}{'neighbors':>11}{'prior':>8}"]
+        for label, chance in ranked:
+            lines.append(f"{_cut(label, wide)}{chance:>12.3f}{given[label]:>11.3f}{prior[label]:>8.3f}")
+        first = _width([reason.id for reason in shown])
+        lines += ["", f"{'neighbor':<{first}}{'label':<{wide}}{'weight':>8}{'distance':>10}"]
+        for reason in shown:
+            head = (
+                f"{_cut(reason.id, first)}{_cut(reason.label, wide)}{reason.weight:>8.3f}{reason.distance:>10.4g}"
+            )
+            lines.append(head + (f"  {_short(reason.row)}" if reason.row and reason.picture is None else ""))
         if len(self.neighbors) > most:
             rest = sum(reason.weight for reason in self.neighbors[most:])
             lines.append(f"and {len(self.neighbors) - most} more, together {rest:.3f}")
@@ -86,18 +102,7 @@ class Explanation:
         return self.text()
 
     def _repr_html_(self, most: int = 20) -> str:
-        columns = list(self.neighbors[0].row or ()) if self.neighbors else []
-        shown = columns[:12]
-        head = "".join(f"<th>{escape(str(name))}</th>" for name in ["id", "label", "weight", "distance", *shown])
-        body = "".join(_html_row(reason, shown) for reason in self.neighbors[:most])
-        chances = ", ".join(
-            f"{escape(str(label))} {chance:.3f}"
-            for label, chance in sorted(self.probabilities.items(), key=lambda item: -item[1])[:10]
-        )
-        return (
-            f"<div><p><b>{escape(str(self.prediction))}</b> &mdash; {chances}</p>"
-            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        )
+        return STYLE + part(self, most)
 
 
 class Explanations(Sequence[Explanation]):
@@ -123,14 +128,19 @@ class Explanations(Sequence[Explanation]):
         return "\n\n".join(f"row {at}: {each}" for at, each in enumerate(self._each))
 
     def _repr_html_(self) -> str:
-        return "".join(each._repr_html_() for each in self._each)
+        return STYLE + "".join(part(each, 20) for each in self._each)
 
 
-def _html_row(reason: Reason, columns: Sequence[str]) -> str:
-    row = reason.row or {}
-    cells = [reason.id, reason.label, f"{reason.weight:.3f}", f"{reason.distance:.4g}"]
-    cells += ["" if row.get(name) is None else row[name] for name in columns]
-    return "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>"
+def _width(values: Sequence[Any]) -> int:
+    """Columns for a list of names, with a gap behind the longest."""
+    return min(_LONGEST, max(_LEAST, *(len(str(value)) + 2 for value in values), 0))
+
+
+def _cut(value: Any, width: int) -> str:
+    """A name in so many columns; of one that is too long the end is kept, where paths differ."""
+    text = str(value)
+    text = text if len(text) < width else f"...{text[5 - width :]}"
+    return f"{text:<{width}}"
 
 
 def _short(row: Mapping[str, Any], most: int = 5) -> str:

@@ -39,9 +39,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What all members say of some queries: the mean of their answers."""
+    """What all members say of some queries, of each view of them: the mean of their answers."""
 
     answers: Sequence[Answer]
+    head: NDArray[np.float64] | None = None  # (queries, outputs) what the heads of their networks think, if asked
 
     def __len__(self) -> int:
         return len(self.answers[0].near)
@@ -61,7 +62,7 @@ class Poll:
     def shares(self, query: int) -> list[tuple[Id, int, float, float]]:
         """(id, label, distance, weight) of each neighbor of a query, the heaviest first.
 
-        Weights are means over the members; a distance is the mean over those that found the neighbor.
+        Weights are means over the answers; a distance is the mean over those that found the neighbor.
         """
         merged: dict[Id, tuple[int, list[float], float]] = {}
         for said in self.answers:

@@ -2,7 +2,7 @@
 
 from attnknn.train.attention import train_attention
 from attnknn.train.image_settings import ImageOptions, training_from_state
-from attnknn.train.images import train_images
+from attnknn.train.images import TrainedImages, train_images
 from attnknn.train.judges import Hearing, Judges
 from attnknn.train.loop import History, LoopOptions, Task, run
 from attnknn.train.rows import Rows
@@ -19,6 +19,7 @@ __all__ = [
     "LoopOptions",
     "Rows",
     "Task",
+    "TrainedImages",
     "TrainingOptions",
     "Tuning",
     "choose_judges",

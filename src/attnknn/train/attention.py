@@ -68,7 +68,7 @@ class Seen:
     def losses(self, votes: Floats, robust: float) -> Floats:
         """(judges,) robust loss of the judges' labels under votes (judges, classes)."""
         chances = votes[np.arange(len(self.judges)), self.judges.labels]
-        found: Floats = robust_loss(torch.from_numpy(chances), robust).numpy()
+        found: Floats = robust_loss(torch.from_numpy(chances).log(), robust).numpy()
         return found
 
     def votes(self, weigher: Weigher, mass: float, class_weight: Floats) -> Floats:

@@ -16,7 +16,11 @@ from attnknn.train.settings import TrainingOptions, check_option
 Mix = Literal["mixup", "cutmix"]
 MIXES: Final[tuple[Mix, ...]] = get_args(Mix)
 EPOCHS: Final = 100
+ROBUST: Final = 0.7
+"""Of the first training on labels of which many may be wrong."""
+
 _BATCH: Final = 512
+_REMEMBERED: Final = 10  # an average of decay d reaches back 1 / (1 - d) steps: of so many parts of all, one
 _TABLES_ONLY: Final = ("blocks", "dropout", "corruption", "patience")
 
 
@@ -26,7 +30,8 @@ class ImageOptions(TrainingOptions):
 
     What is not listed means what it means for tables, but: ``epochs`` is 100; ``lr`` is 0.4 for batches of 512
     (``batch_size``; an eighth of the images where they are fewer) and shrinks with them; SGD, ``weight_decay``
-    5e-4, ``warmup`` 0.2, ``ema`` 0.999, half of the bank as ``candidates``, ``auxiliary`` 1. A head that reads
+    5e-4, ``warmup`` 0.2, ``ema`` 0.999 (less where it would reach back over more than a tenth of the
+    steps), half of the bank as ``candidates``, ``auxiliary`` 1. A head that reads
     the backbone learns beside the vectors; ``nca=0`` makes it a plain CNN, which answers by its head.
 
     Args:
@@ -37,8 +42,13 @@ class ImageOptions(TrainingOptions):
         augmentation: Name of a policy, or an ``Augmentation``.
         mix: ``mixup`` or ``cutmix``: each image holds a part of another, and the loss asks for both labels.
         mix_alpha: Of the beta distribution that their shares are drawn from; 0.3.
+        mix_share: Share of the images that are mixed; 1.
         nca: Weight of the NCA loss.
         hard: Weight of the loss against the nearest rows of other classes.
+        robust: Up to 1: how little a label counts that looks impossible (see ``robust_loss``); 0 is NLL.
+        relabel: For labels of which many may be wrong: so many shorter trainings go before, the first of them
+            robust, and each learns the labels that neighbors and head believe in after the one before it. Those
+            believed in last are the labels of the bank.
         validate_every: Epochs from one validation to the next.
         compile: Whether torch compiles the network first: slow to start, then faster.
     """
@@ -57,8 +67,11 @@ class ImageOptions(TrainingOptions):
     augmentation: str | Augmentation = "photos"
     mix: Mix | None = None
     mix_alpha: float | None = None
+    mix_share: float | None = None
     nca: float = 1.0
     hard: float = 0.0
+    robust: float = 0.0
+    relabel: int = 0
     validate_every: int = 5
     compile: bool = False
 
@@ -69,28 +82,54 @@ class ImageOptions(TrainingOptions):
                 raise InvalidInput(f"{name} is of tables; a training on images does not read it")
         for name in ("nca", "hard"):
             check_option(name, getattr(self, name), "a weight of at least 0")
+        check_option("robust", self.robust, "from 0 to 1", high=1)
+        check_option("relabel", self.relabel, "a whole number from 0 to 5", whole=True, low=0, high=5)
         for name in ("trunk_lr", "mix_alpha"):
             check_option(name, getattr(self, name), "above 0", open_low=True)
         if self.mix is not None and self.mix not in MIXES:
             raise InvalidInput(f"mix must be None or one of {', '.join(MIXES)}, got {self.mix!r}")
-        if self.mix_alpha is not None and self.mix is None:
-            raise InvalidInput(f"mix_alpha={self.mix_alpha} is of mixed images, but mix=None")
+        check_option("mix_share", self.mix_share, "a share above 0 and at most 1", open_low=True, high=1)
+        for name in ("mix_alpha", "mix_share"):
+            if getattr(self, name) is not None and self.mix is None:
+                raise InvalidInput(f"{name}={getattr(self, name)} is of mixed images, but mix=None")
         if not self.nca and not self.auxiliary:
             raise InvalidInput("nca=0 and auxiliary=0 leave nothing to learn from")
         if not self.nca and self.hard:
             raise InvalidInput(f"hard={self.hard} is a loss of neighbors, but nca=0 has none")
-        if self.frozen and self.trunk_lr != 1.0:
-            raise InvalidInput(f"trunk_lr={self.trunk_lr} is of a backbone that learns, but it is frozen")
+        for name, usual in (("trunk_lr", 1.0), ("relabel", 0)):
+            if self.frozen and getattr(self, name) != usual:
+                raise InvalidInput(f"{name}={getattr(self, name)} is of a backbone that learns, but it is frozen")
 
     def loop(self, rows: int) -> LoopOptions:
         """The options of the loop for so many training images."""
+        epochs = EPOCHS if self.epochs is None else self.epochs
+        steps = epochs * max(1, rows // self.batch(rows))
         return replace(
             TrainingOptions.loop(self, rows),
-            epochs=EPOCHS if self.epochs is None else self.epochs,
+            epochs=epochs,
+            ema=None if self.ema is None else min(self.ema, max(0.1, 1 - _REMEMBERED / steps)),
             lr=(0.4 if self.lr is None else self.lr) * self.batch(rows) / _BATCH,
             validate_every=self.validate_every,
             lr_scales={} if self.trunk_lr == 1.0 else {"network.trunk": self.trunk_lr},
         )
+
+    @property
+    def mixed(self) -> float:
+        """Share of the images that are mixed."""
+        if self.mix is None:
+            return 0.0
+        return 1.0 if self.mix_share is None else self.mix_share
+
+    def stages(self) -> list[ImageOptions]:
+        """The trainings that make up one: half as long each as the next, the first of them robust."""
+        whole = EPOCHS if self.epochs is None else self.epochs
+        stages = [
+            replace(self, relabel=0, epochs=max(1, whole // 2 ** (self.relabel - number)))
+            for number in range(self.relabel + 1)
+        ]
+        if self.relabel:
+            stages[0] = replace(stages[0], robust=self.robust or ROBUST, mix=None, mix_alpha=None, mix_share=None)
+        return stages
 
     def batch(self, rows: int) -> int:
         """Images per step for so many training images."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ class Judges:
     labels: NDArray[np.int64]
     weights: Floats
     rows: NDArray[np.int64] | None = None  # where the bank holds them; None where it does not
+    features: NDArray[Any] | None = None  # the encoded rows, kept of images: other views of them may be asked for
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -33,7 +34,9 @@ class Judges:
     def take(self, at: NDArray[Any] | slice) -> Judges:
         """Some of them."""
         rows = None if self.rows is None else self.rows[at]
-        return replace(self, vectors=self.vectors[at], labels=self.labels[at], weights=self.weights[at], rows=rows)
+        features = None if self.features is None else self.features[at]
+        own = self.vectors[at], self.labels[at], self.weights[at]
+        return Judges(*own, rows, features)
 
     def neighbors(self, bank: MemoryBank, k: int) -> Neighbors:
         """Their neighbors in the bank: never themselves, never their duplicates."""

@@ -10,19 +10,28 @@ from attnknn.ops.combine import evidence
 from attnknn.ops.similarity import unit
 from attnknn.train.nca import nca, or_one, smoothing_share, wide
 
-__all__ = ["candidates", "hard_negatives", "nca", "served_vote", "supcon", "weight_entropy"]
+__all__ = [
+    "candidates",
+    "class_shares",
+    "hard_negatives",
+    "nca",
+    "robust_loss",
+    "served_vote",
+    "supcon",
+    "weight_entropy",
+]
 
 
-def robust_loss(chances: Tensor, robust: float) -> Tensor:
-    """Generalized cross-entropy (1 - p^q) / q of the chances p of labels, with q = ``robust``; 0 is -log p.
+def robust_loss(logs: Tensor, robust: float) -> Tensor:
+    """Generalized cross-entropy (1 - p^q) / q of labels, given as log p; q is ``robust``, and 0 means -log p.
 
     A label that the vote finds impossible costs 1 / q at most, however sure the vote is. So wrong labels do not
     outweigh the others, which -log p would make the vote hedge for.
 
-    >>> robust_loss(torch.tensor([0.25, 1.0]), 0.5).tolist()
-    [1.0, 0.0]
+    >>> robust_loss(torch.tensor([0.25, 1.0]).log(), 0.5).tolist()
+    [1.0, -0.0]
     """
-    return -chances.log() if not robust else (1 - chances**robust) / robust
+    return -logs if not robust else -torch.expm1(robust * logs) / robust
 
 
 def served_vote(
@@ -70,7 +79,7 @@ def served_vote(
     known = (neighbor_labels >= 0) & (neighbor_labels < classes)
     total = (weights * known).sum(dim=1, keepdim=True)
     chance = torch.where(total > 0, (weighed + mass * prior) / (total + mass), prior)
-    each = (wanted * robust_loss(chance.where(chance > 0, 1.0), robust)).sum(dim=1)
+    each = (wanted * robust_loss(chance.where(chance > 0, 1.0).log(), robust)).sum(dim=1)
     weight = (chance.gather(1, own)[:, 0] > 0).to(each)
     if sample_weight is not None:
         weight = weight * sample_weight.detach().to(each)
@@ -109,6 +118,42 @@ def supcon(
     return -(log_shares.sum(dim=1) / positive.sum(dim=1)).mean()
 
 
+def class_shares(
+    queries: Tensor,
+    keys: Tensor,
+    owners: Tensor,
+    scale: float | Tensor,
+    *,
+    leave_out: Tensor | None = None,
+    key_prior: Tensor | None = None,
+) -> Tensor:
+    """(q, classes) shares of the softmax over all keys, by cosine: what NCA makes grow, for labels of any kind.
+
+    Never makes a GPU wait, but holds (q, n) matrices; :func:`nca` does neither. A query that may see nothing has
+    shares of 0.
+
+    Args:
+        queries: (q, d).
+        keys: (n, d).
+        owners: (n, classes) how much of each class a key is.
+        scale: One number; a tensor gets a gradient.
+        leave_out: (q, n) bool, what a query must not see.
+        key_prior: (n,) added to the logits, such as the log of the keys' weights.
+
+    >>> class_shares(torch.eye(2)[:1], torch.eye(2), torch.eye(2), 0.0).tolist()
+    [[0.5, 0.5]]
+    """
+    with torch.autocast(queries.device.type, enabled=False):
+        logits = scale * (unit(wide(queries)) @ unit(wide(keys)).T)
+        if key_prior is not None:
+            logits = logits + key_prior
+        if leave_out is None:
+            return logits.softmax(dim=1) @ owners.to(logits)
+        blind = leave_out.all(dim=1, keepdim=True)
+        logits = logits.masked_fill(leave_out & ~blind, -torch.inf)
+        return (logits.softmax(dim=1) @ owners.to(logits)) * ~blind
+
+
 def hard_negatives(
     queries: Tensor,
     keys: Tensor,
@@ -131,7 +176,7 @@ def hard_negatives(
         key_labels: (n,) integers.
         scale: One number.
         hardest: How many keys of other labels each query meets.
-        leave_out: (m, 2) pairs of query and key that must not meet.
+        leave_out: (q, n) bool, what a query must not see.
 
     >>> query, keys, labels = torch.eye(2)[:1], torch.eye(2), torch.tensor([0, 1])
     >>> round(hard_negatives(query, keys, labels[:1], labels, 2.0, hardest=5).item(), 4)  # log(1 + e^-2)
@@ -139,7 +184,7 @@ def hard_negatives(
     """
     logits = scale * (unit(wide(queries)) @ unit(wide(keys)).T)
     if leave_out is not None:
-        logits = logits.index_put(tuple(leave_out.T), logits.new_tensor(-torch.inf))
+        logits = logits.masked_fill(leave_out, -torch.inf)
     right = query_labels[:, None] == key_labels
     own = logits.masked_fill(~right, -torch.inf).logsumexp(dim=1)
     wrong = logits.masked_fill(right, -torch.inf).topk(min(hardest, keys.shape[0]), dim=1).values.logsumexp(dim=1)

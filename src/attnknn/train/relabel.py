@@ -1,0 +1,72 @@
+"""What a trained network and the neighbors of an image make of its label, where labels may be wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnknn.ops import same_group
+from attnknn.ops.select import NO_ROW, exact_topk
+
+if TYPE_CHECKING:
+    from attnknn.train.image_task import ImageTask, Pictures
+
+_NEIGHBORS: Final = 200  # so many that wrong labels among them, spread over the classes, do not outvote the right
+_SCALE: Final = 10.0
+_TRUST: Final = 2.0  # in the neighbors, who see more labels than the head's cross-entropy does of one image
+_PRIOR: Final = 1e-3  # so that no class is impossible
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Beliefs:
+    """How much of each class an image is held to be: (n, classes) of training images, (m, classes) of others."""
+
+    rows: Tensor
+    held: Tensor | None
+
+    @property
+    def digest(self) -> str:
+        """Tells them from others."""
+        found = hashlib.sha256(self.rows.cpu().numpy().tobytes())
+        if self.held is not None:
+            found.update(self.held.cpu().numpy().tobytes())
+        return found.hexdigest()
+
+    def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+        """The likeliest class of each image."""
+        first, second = (None if each is None else each.argmax(dim=1).cpu().numpy() for each in self._both())
+        return np.asarray(first, np.int64), second
+
+    def _both(self) -> tuple[Tensor, Tensor | None]:
+        return self.rows, self.held
+
+
+@torch.no_grad()
+def beliefs_of(task: ImageTask) -> Beliefs:
+    """Leave-one-out: an image's own label has no say in what is believed of it, but through what was trained."""
+    task.model.eval()
+    keys, logits = task.embedded(task.rows)
+    own = _posterior(keys, logits, keys, task.rows, same_group(task.rows.groups, task.rows.groups))
+    if task.held is None:
+        return Beliefs(own, None)
+    return Beliefs(own, _posterior(*task.embedded(task.held), keys, task.rows, None))
+
+
+def _posterior(queries: Tensor, logits: Tensor, keys: Tensor, rows: Pictures, hidden: Tensor | None) -> Tensor:
+    """(q, classes): neighbors and head, combined as if they were independent witnesses."""
+    found = exact_topk(queries, keys, _NEIGHBORS, metric="cosine", leave_out=hidden)
+    there = found.rows != NO_ROW
+    at = found.rows.where(there, torch.zeros_like(found.rows))
+    near = (1 - found.distances).float().masked_fill(~there, -torch.inf)
+    weights = (_SCALE * near + rows.logs[at]).softmax(dim=1)
+    votes = torch.stack([weights.new_zeros(len(weights))] * rows.targets.shape[1], dim=1)
+    for rank in range(at.shape[1]):  # (q, k, classes) at once would not fit
+        votes += weights[:, rank, None] * rows.targets[at[:, rank]]
+    votes = (votes + _PRIOR / votes.shape[1]) / (1 + _PRIOR)
+    return (_TRUST * votes.log() + logits.log_softmax(dim=1)).softmax(dim=1)
