@@ -167,11 +167,11 @@ def test_one_search_finds_the_neighbors_of_every_k(rows, plain, name, monkeypatc
         ("softmax", (1, 100)),
         ("softmax", None),
         ("reliability", (3, 9, 27)),
-        ("attention", (4, 12)),
+        ("attention", (2, 6)),
     ],
 )
 def test_every_tier_is_taken_by_some_judge(rows, kind, tiers):
-    attention = AttentionOptions(always=True, heads=1) if kind == "attention" else None
+    attention = AttentionOptions(always=True, projections=False) if kind == "attention" else None
     options = PredictionOptions(adaptive_k="entropy", tiers=tiers)
     model = fitted(rows, options, weights=kind, attention=attention)
     member = model.voter_.members[0]
@@ -257,7 +257,8 @@ def test_the_certificate_takes_the_smallest_tier_that_it_may(rows):
 
 
 def test_other_prediction_options_take_the_weights_as_they_were_fitted(rows):
-    model = fitted(rows, weights="attention", attention=AttentionOptions(always=True, heads=1), n_neighbors=16)
+    parts = AttentionOptions(always=True, projections=False)
+    model = fitted(rows, weights="attention", attention=parts, n_neighbors=8)
     attention = model.voter_.weighting.attention
     other = model.with_weights("attention", model.attention, PredictionOptions(k_ensemble=(4, 16)))
     assert other.voter_.weighting.attention is attention
@@ -286,7 +287,7 @@ def test_ensembles_of_trained_members_share_their_k(rows):
         PredictionOptions(k_ensemble=(2, 16)),
         embedder="linear",
         n_estimators=2,
-        training=TrainingOptions(epochs=2),
+        training=TrainingOptions(epochs=1),
     )
     assert {member.weigher.shares for member in model.voter_.members} == {model.voter_.members[0].weigher.shares}
     assert model.score(*rows[2:]) > 0.65

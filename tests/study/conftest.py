@@ -33,8 +33,8 @@ def untrained(monkeypatch):
         model = AttnKNNClassifier(
             weights=weights, embedder="standardize", calibration="temperature", random_state=job.seed
         )
-        model.fit(job.task.frame.iloc[rows], job.task.classes[job.parts.labels[rows]])
-        model.rows_ = job.task.frame.iloc[rows], job.task.classes[job.parts.labels[rows]]
+        model.fit(job.task.take(rows), job.task.classes[job.parts.labels[rows]])
+        model.rows_ = job.task.take(rows), job.task.classes[job.parts.labels[rows]]
         fitted.append((job.seed, how.weights))
         return model
 

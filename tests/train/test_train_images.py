@@ -296,7 +296,6 @@ def test_labels_are_revised_between_trainings_that_grow_longer(tmp_path):
         **{**LESSON, "batch_size": 12, "epochs": 2, "validate_every": 1}, relabel=1, mix="mixup"
     )
     assert [stage.epochs for stage in options.stages()] == [1, 2]
-    assert [stage.robust for stage in options.stages()] == [0.7, 0.0]
     assert [stage.mix for stage in options.stages()] == [None, "mixup"]
     done = train_images(rows, held, classes=2, options=options, seed=0, checkpoint=tmp_path / "image.pt")
     assert done.beliefs.rows.shape == (24, 2)

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from attnknn.attend import AttentionOptions
 from attnknn.study import baselines
+from attnknn.study.cnn import CNN
 from attnknn.study.job import Method
 from attnknn.study.ours import Ours
-from attnknn.study.recipe import PARTS
+from attnknn.study.recipe import MANNERS, PARTS
 
 EVERYTHING = AttentionOptions(distance_bias=True, prototypes=True, self_attention=True, always=True)
 NOTHING = AttentionOptions().without("projections", "label_bias")
@@ -20,16 +21,25 @@ def _without(part: str) -> AttentionOptions:
     return EVERYTHING.without(part)  # type: ignore[arg-type]
 
 
+def _ways(name: str, weights: str) -> dict[str, Method]:
+    """One way of weighing neighbors, in every manner of answering."""
+    return {name: Ours(weights), **{f"{name}+{manner}": Ours(weights, manner=manner) for manner in MANNERS}}
+
+
 METHODS: dict[str, Method] = {
     "sklearn-knn": baselines.sklearn_knn,
     "mlp": baselines.mlp,
     "hgb": baselines.hgb,
     "lightgbm": baselines.lightgbm,
+    "cnn": CNN(),
+    "cnn+tta": CNN(views=True),
     "distance+raw": Ours("softmax", embedder="standardize"),
-    "uniform": Ours("uniform"),
-    "distance": Ours("softmax"),
-    "reliability": Ours("reliability"),
-    "attention": Ours("attention"),
+    **_ways("uniform", "uniform"),
+    **_ways("distance", "softmax"),
+    **_ways("reliability", "reliability"),
+    **_ways("attention", "attention"),
+    "attention+head-prior": Ours("attention", manner="head-prior"),
+    "attention+tta+head-prior": Ours("attention", manner="tta+head-prior"),
     "attention+ensemble": Ours("attention", ensemble=True),
     "attention-none": Ours("attention", attention=NOTHING),
     "attention-all": Ours("attention", attention=EVERYTHING),

@@ -9,15 +9,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from attnknn.attend import AttentionOptions, LearnedWeighting
 from attnknn.calibrate import Identity
 from attnknn.estimator import AttnKNNClassifier
+from attnknn.predict import PredictionOptions
 from attnknn.study.job import Fitted, Job, Predictions, Stopwatch
-from attnknn.study.recipe import ROBUST
+from attnknn.study.recipe import ROBUST, Recipe
 from attnknn.study.splits import Rows
-from attnknn.train import Hearing
+from attnknn.train import Hearing, ImageOptions, training_from_state
 from attnknn.train.attention import Seen, part_sizes
 
 TRAINED = "attention"
@@ -34,6 +35,7 @@ class Ours:
         ensemble: Whether the recipe's number of members is averaged.
         options: Further arguments of the classifier, over the recipe's; what has some is trained for itself.
         attention: Parts of the attention, on the vectors that are shared; None is the usual ones.
+        manner: How images are answered, one of ``recipe.MANNERS`` or with the head's prior; None is plainly.
     """
 
     weights: str
@@ -41,6 +43,7 @@ class Ours:
     ensemble: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     attention: AttentionOptions | None = None
+    manner: str | None = None
 
     def __call__(self, job: Job) -> Fitted:
         """Fit on the training rows of a cell."""
@@ -50,9 +53,11 @@ class Ours:
         else:
             model, earlier = _shared(job)
             watch = Stopwatch()
-            if self.weights != TRAINED or self.attention is not None:
-                model = reweighed(model, self.weights, _robust(job, self.attention))
-        return Fitted(chosen(model), earlier + watch.seconds, lambda rows: _predict(model, job, rows))
+            if self.weights != TRAINED or self.attention is not None or self.manner is not None:
+                asked = _robust(job, self.attention)
+                model = reweighed(model, self.weights, asked, prediction_of(self.manner, job.recipe))
+        settings = {**chosen(model), **audit(model, job)}
+        return Fitted(settings, earlier + watch.seconds, lambda rows: _predict(model, job, rows))
 
 
 def trained(job: Job, how: Ours) -> Any:
@@ -72,12 +77,13 @@ def trained(job: Job, how: Ours) -> Any:
         "device": job.device,
         "random_state": job.seed,
         "attention": asked,
+        "training": images_of(job.recipe),
         **(further if how.embedder is None else {}),
         **how.options,
     }
     rows = job.parts.train
     model = AttnKNNClassifier(**arguments)
-    return model.fit(job.task.frame.iloc[rows], job.task.classes[job.parts.labels[rows]], classes=job.task.classes)
+    return model.fit(job.task.take(rows), job.task.classes[job.parts.labels[rows]], classes=job.task.classes)
 
 
 def _robust(job: Job, attention: AttentionOptions | None) -> AttentionOptions | None:
@@ -86,9 +92,56 @@ def _robust(job: Job, attention: AttentionOptions | None) -> AttentionOptions | 
     return replace(attention, robust=robust) if robust and attention is not None and attention.parts else attention
 
 
-def reweighed(model: Any, weights: str, attention: AttentionOptions | None = None) -> Any:
-    """The same vectors with other weights, k, scale and calibration fitted for them."""
-    return model.with_weights(weights, attention)
+def images_of(recipe: Recipe) -> ImageOptions | None:
+    """How a recipe trains on images; None for tables."""
+    state = recipe.ours.images
+    return None if state is None else cast("ImageOptions", training_from_state(state))
+
+
+def prediction_of(manner: str | None, recipe: Recipe) -> PredictionOptions | None:
+    """What a manner of answering means.
+
+    >>> from attnknn.study.recipe import Recipe
+    >>> prediction_of("tta+head-prior", Recipe("main", "d", "y", "")).prior
+    'head'
+    """
+    if manner is None:
+        return None
+    parts = manner.split("+")
+    return PredictionOptions(
+        views="probabilities" if "tta" in parts else None,
+        k_ensemble=recipe.ours.k_ensemble if "k-ensemble" in parts else None,
+        adaptive_k="entropy" if "adaptive-k" in parts else None,
+        prior="head" if "head-prior" in parts else "classes",
+    )
+
+
+def audit(model: Any, job: Job) -> dict[str, Any]:
+    """How well the wrong labels were found, where some are known to be wrong and the training revises labels."""
+    revised = getattr(model, "revised_labels_", None)
+    if revised is None or not job.recipe.noise.rate:
+        return {}
+    rows = job.parts.train
+    given, truth = job.task.classes[job.parts.labels[rows]], job.task.classes[job.task.codes[rows]]
+    suspected, wrong = revised != given, given != truth
+    return {
+        "audit": {
+            "recall": float(suspected[wrong].mean()),
+            "precision": float(wrong[suspected].mean()) if suspected.any() else None,
+            "labels_right_before": float((given == truth).mean()),
+            "labels_right_after": float((revised == truth).mean()),
+        }
+    }
+
+
+def reweighed(
+    model: Any,
+    weights: str,
+    attention: AttentionOptions | None = None,
+    prediction: PredictionOptions | None = None,
+) -> Any:
+    """The same vectors with other weights, k, scale and calibration fitted for them, and other manners."""
+    return model.with_weights(weights, attention, prediction)
 
 
 def uncalibrated(model: Any) -> Any:
@@ -144,7 +197,7 @@ def _shared(job: Job) -> tuple[Any, float]:
 
 
 def _predict(model: Any, job: Job, rows: Rows) -> Predictions:
-    X, watch = job.task.frame.iloc[rows], Stopwatch()
+    X, watch = job.task.take(rows), Stopwatch()
     calibrated = model.predict_proba(X)
     seconds = watch.seconds
     return Predictions(calibrated, uncalibrated(model).predict_proba(X), seconds)

@@ -12,6 +12,21 @@ from typing import Any, Literal
 OURS = ("distance+raw", "uniform", "distance", "reliability", "attention", "attention+ensemble")
 """The methods of this package; each is compared with those before it and with every baseline."""
 
+PLAIN = ("uniform", "distance", "reliability", "attention")
+"""The ways of weighing that share the vectors of one training."""
+
+MANNERS = ("tta", "k-ensemble", "tta+k-ensemble", "adaptive-k")
+"""How images are answered beside plainly: see ``PredictionOptions``."""
+
+ON_IMAGES = (
+    "cnn",
+    "cnn+tta",
+    *(name for way in PLAIN for name in (way, *(f"{way}+{manner}" for manner in MANNERS))),
+    "attention+head-prior",
+    "attention+tta+head-prior",
+)
+"""The methods for images; each is compared with those before it."""
+
 PARTS = ("projections", "distance_bias", "label_bias", "prototypes", "self_attention", "neighbor_dropout")
 """The learned parts of the attention that can be switched off, one at a time."""
 
@@ -30,12 +45,14 @@ class Study:
         line: What it finds out, in one line.
         methods: What it compares, unless told otherwise; keys of ``methods.METHODS``.
         leads: Methods whose verdicts are printed; the report has all of them.
+        on_images: What it compares on images; nothing where it has no meaning there.
     """
 
     name: str
     line: str
     methods: tuple[str, ...]
     leads: tuple[str, ...]
+    on_images: tuple[str, ...] = ()
 
 
 STUDIES: dict[str, Study] = {
@@ -44,6 +61,7 @@ STUDIES: dict[str, Study] = {
         "Every way of weighing neighbors beside kNN, MLP and boosted trees, calibrated alike, over seeds.",
         methods=(*BASELINES, *OURS),
         leads=("attention", "attention+ensemble"),
+        on_images=ON_IMAGES,
     ),
     "ablation": Study(
         "ablation",
@@ -83,13 +101,25 @@ ROBUST = "robust"
 
 @dataclass(frozen=True, slots=True)
 class OurSettings:
-    """What our methods share; ``options`` are further arguments of ``AttnKNNClassifier``, and ``ROBUST``."""
+    """What our methods share.
+
+    Args:
+        embedder: As in ``AttnKNNClassifier``.
+        n_neighbors: As in ``AttnKNNClassifier``.
+        index: As in ``AttnKNNClassifier``.
+        validation_fraction: As in ``AttnKNNClassifier``.
+        options: Further arguments of ``AttnKNNClassifier``, and ``ROBUST``.
+        images: The state of ``ImageOptions``, which the CNN shares; None for tables.
+        k_ensemble: The k of a k-ensemble.
+    """
 
     embedder: str = "auto"
     n_neighbors: int | str = "auto"
     index: str = "exact"
     validation_fraction: float = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
+    images: Mapping[str, Any] | None = None
+    k_ensemble: tuple[int, ...] = (16, 64, 256, 1024, 4096)
 
 
 @dataclass(frozen=True, slots=True)

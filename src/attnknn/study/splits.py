@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnknn.data import Table, as_table, duplicate_groups, folds, split
+from attnknn.data import Table, as_table, duplicate_groups, folds, is_images, split
 from attnknn.data.noise import flip_labels
 from attnknn.data.uci import ADULT_TRAIN_ROWS
 from attnknn.errors import InvalidInput
 from attnknn.study.recipe import ROBUST, Noise, OurSettings, Recipe, Validation
+from attnknn.train import ImageOptions
+from attnknn.train.policies import policy_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,21 +42,39 @@ RULES: dict[str, Rule] = {
     "digits": Rule(test_share=0.3),
     "wine-quality-red": Rule(drop_duplicates=True),
     "wine-quality-white": Rule(drop_duplicates=True),
+    "cifar10": Rule(train_rows=50_000),
+    "cifar100": Rule(train_rows=50_000),
+    "mnist": Rule(train_rows=60_000),
+    "fashion-mnist": Rule(train_rows=60_000),
 }
+
+NOISY = {"epochs": 60, "mix": "cutmix", "mix_alpha": 1.0, "mix_share": 0.5, "relabel": 2}
+"""How images are trained on labels of which many are wrong."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
     """A data set before any split: ``codes[i]`` is the place of row i's label in ``classes``."""
 
-    frame: pd.DataFrame
-    table: Table
+    X: pd.DataFrame | NDArray[np.uint8]
     codes: Rows
     classes: NDArray[Any]
     groups: Rows
+    columns: Table | None = None  # None for images
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    @property
+    def table(self) -> Table:
+        """The columns, for methods that know no images."""
+        if self.columns is None:
+            raise InvalidInput("this method learns from tables; these are images")
+        return self.columns
+
+    def take(self, rows: Rows) -> Any:
+        """Some rows, as a classifier takes them."""
+        return self.X[rows] if isinstance(self.X, np.ndarray) else self.X.iloc[rows]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +88,7 @@ class Parts:
 
 
 def recipe_for(
-    frame: pd.DataFrame,
+    X: pd.DataFrame | NDArray[np.uint8],
     labels: NDArray[Any],
     *,
     data: str,
@@ -78,8 +99,11 @@ def recipe_for(
     members: int = 5,
     noise: Noise | None = None,
     k: int | None = None,
+    images: Mapping[str, Any] | None = None,
 ) -> Recipe:
     """The recipe of a data set; ``named`` says that ``data`` is one of ``NAMED``, so that its rule counts.
+
+    ``images`` are options of ``ImageOptions`` that differ from the usual ones.
 
     Raises:
         InvalidInput: ``test_share`` was given, but the set has an official split.
@@ -87,39 +111,45 @@ def recipe_for(
     rule = RULES.get(data, Rule()) if named else Rule()
     if rule.train_rows is not None and test_share is not None:
         raise InvalidInput(f"{data} has official training and test rows: a share for testing has no meaning")
+    noise = noise or Noise()
+    pictures = is_images(X)
+    if images and not pictures:
+        raise InvalidInput(f"{data} is a table, which does not read {', '.join(images)}")
+    trained = {"augmentation": policy_for(data if named else None), **(NOISY if noise.rate else {}), **(images or {})}
     return Recipe(
         study=study,
         data=data,
         target=target,
-        data_hash=content_hash(as_table(frame), labels),
+        data_hash=content_hash(X, labels),
         train_rows=rule.train_rows,
         test_share=None if rule.train_rows is not None else test_share or rule.test_share,
         drop_duplicates=rule.drop_duplicates,
         members=members,
-        noise=noise or Noise(),
+        noise=noise,
         ours=OurSettings(
             n_neighbors="auto" if k is None else k,
-            options={ROBUST: 0.7} if noise is not None and noise.rate else {},
+            options={ROBUST: 0.7} if noise.rate and not pictures else {},
+            images=ImageOptions(**trained).state() if pictures else None,
         ),
     )
 
 
-def task_of(frame: pd.DataFrame, labels: NDArray[Any], recipe: Recipe) -> Task:
+def task_of(X: pd.DataFrame | NDArray[np.uint8], labels: NDArray[Any], recipe: Recipe) -> Task:
     """The rows that a recipe speaks of.
 
     Raises:
         InvalidInput: Fewer than two classes.
     """
-    kept = np.arange(len(labels))
-    if recipe.drop_duplicates:
-        whole = frame.assign(**{f"label of {recipe.data}": labels})
+    if recipe.drop_duplicates and not isinstance(X, np.ndarray):
+        whole = X.assign(**{f"label of {recipe.data}": labels})
         kept = np.unique(duplicate_groups(whole), return_index=True)[1]
-    frame, labels = frame.iloc[kept], labels[kept]
+        X, labels = X.iloc[kept], labels[kept]
     classes, codes = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         raise InvalidInput(f"a study needs at least two classes; {recipe.target!r} is always {classes[0]!r}")
-    table = as_table(frame)
-    return Task(frame, table, codes.astype(np.int64), classes, duplicate_groups(table))
+    columns = None if isinstance(X, np.ndarray) else as_table(X)
+    alike = X.reshape(len(X), -1) if isinstance(X, np.ndarray) else columns
+    return Task(X, codes.astype(np.int64), classes, duplicate_groups(alike), columns)
 
 
 def parts(task: Task, recipe: Recipe, seed: int) -> Parts:
@@ -145,17 +175,24 @@ def parts(task: Task, recipe: Recipe, seed: int) -> Parts:
     return Parts(train, test, _checks(labels, task.groups, train, recipe.validation, seed), labels)
 
 
-def content_hash(table: Table, labels: NDArray[Any]) -> str:
+def content_hash(X: pd.DataFrame | NDArray[np.uint8], labels: NDArray[Any]) -> str:
     """SHA-256 of names, values and labels, whatever file they came from."""
     digest = hashlib.sha256()
+    if isinstance(X, np.ndarray):
+        digest.update(f"images {X.shape}\0".encode() + np.ascontiguousarray(X).tobytes())
+    else:
+        _add_columns(digest, as_table(X))
+    digest.update("\0".join(map(str, labels.tolist())).encode())
+    return digest.hexdigest()
+
+
+def _add_columns(digest: Any, table: Table) -> None:
     for column in table.columns:
         digest.update(f"{column.name}\0{column.kind}\0".encode())
         if column.kind == "categorical":
             digest.update("\0".join("\1" if v is None else v for v in column.values).encode())
         else:
             digest.update((np.where(np.isnan(column.values), np.nan, column.values) + 0.0).tobytes())
-    digest.update("\0".join(map(str, labels.tolist())).encode())
-    return digest.hexdigest()
 
 
 def _checks(labels: Rows, groups: Rows, train: Rows, how: Validation, seed: int) -> tuple[Check, ...]:

@@ -16,9 +16,6 @@ from attnknn.train.settings import TrainingOptions, check_option
 Mix = Literal["mixup", "cutmix"]
 MIXES: Final[tuple[Mix, ...]] = get_args(Mix)
 EPOCHS: Final = 100
-ROBUST: Final = 0.7
-"""Of the first training on labels of which many may be wrong."""
-
 _BATCH: Final = 512
 _REMEMBERED: Final = 10  # an average of decay d reaches back 1 / (1 - d) steps: of so many parts of all, one
 _TABLES_ONLY: Final = ("blocks", "dropout", "corruption", "patience")
@@ -30,9 +27,9 @@ class ImageOptions(TrainingOptions):
 
     What is not listed means what it means for tables, but: ``epochs`` is 100; ``lr`` is 0.4 for batches of 512
     (``batch_size``; an eighth of the images where they are fewer) and shrinks with them; SGD, ``weight_decay``
-    5e-4, ``warmup`` 0.2, ``ema`` 0.999 (less where it would reach back over more than a tenth of the
-    steps), half of the bank as ``candidates``, ``auxiliary`` 1. A head that reads
-    the backbone learns beside the vectors; ``nca=0`` makes it a plain CNN, which answers by its head.
+    5e-4, ``warmup`` 0.2, ``ema`` 0.999 (less where it would reach back over more than a tenth of the steps), half
+    of the bank as ``candidates``, ``auxiliary`` 1. A head that reads the backbone learns beside the vectors;
+    ``nca=0`` makes it a plain CNN, which answers by its head.
 
     Args:
         backbone: ``resnet18``, ``resnet50``, ``efficientnet-lite0``, or ``timm:<name>``.
@@ -46,9 +43,9 @@ class ImageOptions(TrainingOptions):
         nca: Weight of the NCA loss.
         hard: Weight of the loss against the nearest rows of other classes.
         robust: Up to 1: how little a label counts that looks impossible (see ``robust_loss``); 0 is NLL.
-        relabel: For labels of which many may be wrong: so many shorter trainings go before, the first of them
-            robust, and each learns the labels that neighbors and head believe in after the one before it. Those
-            believed in last are the labels of the bank.
+        relabel: For labels of which many may be wrong: so many shorter trainings go before, each half as long as
+            the next and the first without ``mix``; each learns the labels that neighbors and head believe in
+            after the one before it. Those believed in last are the labels of the bank.
         validate_every: Epochs from one validation to the next.
         compile: Whether torch compiles the network first: slow to start, then faster.
     """
@@ -121,14 +118,14 @@ class ImageOptions(TrainingOptions):
         return 1.0 if self.mix_share is None else self.mix_share
 
     def stages(self) -> list[ImageOptions]:
-        """The trainings that make up one: half as long each as the next, the first of them robust."""
+        """The trainings that make up one: half as long each as the next, the first on labels as they are."""
         whole = EPOCHS if self.epochs is None else self.epochs
         stages = [
             replace(self, relabel=0, epochs=max(1, whole // 2 ** (self.relabel - number)))
             for number in range(self.relabel + 1)
         ]
         if self.relabel:
-            stages[0] = replace(stages[0], robust=self.robust or ROBUST, mix=None, mix_alpha=None, mix_share=None)
+            stages[0] = replace(stages[0], mix=None, mix_alpha=None, mix_share=None)
         return stages
 
     def batch(self, rows: int) -> int:

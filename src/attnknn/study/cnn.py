@@ -1,0 +1,63 @@
+"""The CNN that our image methods must match: the same training but for one option, answering by its head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from attnknn.estimator import CNNClassifier
+from attnknn.study.job import Fitted, Job, Predictions, Stopwatch
+from attnknn.study.ours import images_of
+from attnknn.study.splits import Rows
+
+_SHARED = "cnn"
+
+
+@dataclass(frozen=True, slots=True)
+class CNN:
+    """The method; ``views`` averages over the views of the augmentation."""
+
+    views: bool = False
+
+    def __call__(self, job: Job) -> Fitted:
+        """Fit on the training rows of a cell; one training serves both."""
+        if _SHARED not in job.shared:
+            watch = Stopwatch()
+            job.shared[_SHARED] = _trained(job), watch.seconds
+        model, earlier = job.shared[_SHARED]
+        watch = Stopwatch()
+        if self.views:
+            model = model.with_views()
+        return Fitted(_told(model, job), earlier + watch.seconds, lambda rows: _predict(model, job, rows))
+
+
+def _trained(job: Job) -> CNNClassifier:
+    model = CNNClassifier(
+        training=images_of(job.recipe),
+        calibration=job.recipe.calibration,
+        validation_fraction=job.recipe.ours.validation_fraction,
+        device=job.device,
+        random_state=job.seed,
+    )
+    rows = job.parts.train
+    return model.fit(job.task.take(rows), job.task.classes[job.parts.labels[rows]], classes=job.task.classes)
+
+
+def _told(model: CNNClassifier, job: Job) -> dict[str, Any]:
+    shared = job.recipe.ours.images or {}
+    own = model.options_.state()
+    differs = {name: {"attention": shared[name], "cnn": own[name]} for name in own if own[name] != shared.get(name)}
+    return {
+        "differs": differs,
+        "calibrator": model.calibrator_.state(),
+        "views": model.views,
+        "epochs": len(model.history_.epochs),
+        "validation_nll": model.history_.best_nll,
+    }
+
+
+def _predict(model: CNNClassifier, job: Job, rows: Rows) -> Predictions:
+    X, watch = job.task.take(rows), Stopwatch()
+    bare = model.head_proba(X)
+    calibrated = model.calibrator_.transform(bare)
+    return Predictions(calibrated, bare, watch.seconds)
