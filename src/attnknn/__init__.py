@@ -21,20 +21,22 @@ if TYPE_CHECKING:
         TrainingDiverged,
         UnknownId,
     )
-    from attnknn.estimator import AttnKNNClassifier
+    from attnknn.estimator import AttnKNNClassifier, CNNClassifier
     from attnknn.model import AttnKNN
     from attnknn.predict import Explanation, Explanations, PredictionOptions
-    from attnknn.train import TrainingOptions
+    from attnknn.train import ImageOptions, TrainingOptions
 
 __version__ = "0.1.0"
 
 _ROOM = {
     "AttnKNNClassifier": "attnknn.estimator",
+    "CNNClassifier": "attnknn.estimator",
     "AttentionOptions": "attnknn.attend",
     "MultiHeadNeighborAttention": "attnknn.attend",
     "NeighborSelfAttention": "attnknn.attend",
     "AttnKNN": "attnknn.model",
     "TrainingOptions": "attnknn.train",
+    "ImageOptions": "attnknn.train",
     "MemoryBank": "attnknn.bank",
     "Neighbors": "attnknn.bank",
     "Explanation": "attnknn.predict",
@@ -55,9 +57,11 @@ __all__ = [
     "AttnKNN",
     "AttnKNNClassifier",
     "AttnKNNError",
+    "CNNClassifier",
     "CorruptModel",
     "Explanation",
     "Explanations",
+    "ImageOptions",
     "InvalidInput",
     "MemoryBank",
     "MissingData",

@@ -366,3 +366,34 @@ def test_the_learning_rate_shrinks_with_the_batch():
     assert options.loop(50_000).lr == pytest.approx(0.4)
     assert options.loop(800).lr == pytest.approx(0.4 * 100 / 512)
     assert ImageOptions(trunk_lr=0.1).loop(800).lr_scales == {"network.trunk": 0.1}
+
+
+@pytest.mark.gpu
+def test_a_recorded_backbone_gives_what_the_backbone_gives():
+    rows = rows_of(*stripes(24))
+    options = ImageOptions(candidates=1.0, batch_size=24)
+    task = ImageTask(network_for(rows), rows, None, options=options, augmentation=NONE, device="cuda")
+    network, batch = task.model.network.train(), torch.arange(24, device="cuda")
+    found = []
+    for trunk in (task._trunk, network.trunk_features):
+        task.model.zero_grad(set_to_none=True)
+        features = trunk(task.rows.pixels(batch))
+        network.head_logits(features).square().sum().backward()
+        found.append([features.detach().clone(), *(each.grad.clone() for each in network.trunk.parameters())])
+    for recorded, plain in zip(*found, strict=True):
+        torch.testing.assert_close(recorded, plain, rtol=1e-3, atol=1e-4)
+    assert task._trunk is not network.trunk_features
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("mix", [None, "cutmix"])
+def test_a_gpu_learns_whether_the_images_fit_on_it_or_travel(resident, mix, monkeypatch):
+    if not resident:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 1))
+    share = {} if mix is None else {"mix_share": 0.5}
+    options = ImageOptions(**{**LESSON, "epochs": 20, "validate_every": 20}, mix=mix, **share)
+    network, history = trained(options, device="cuda")
+    assert history.epochs[-1]["validation_accuracy"] > 0.9
+    assert next(network.parameters()).is_cuda
+    assert embed(network, stripes(5)[0]).shape == (5, 8)

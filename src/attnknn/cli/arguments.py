@@ -121,4 +121,11 @@ StudyNeighbors = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Neighbors of our methods; chosen when left out.")
 ]
 Commit = Annotated[str | None, typer.Option(metavar="HASH", help="Commit to record where there is no git.")]
+Keep = Annotated[
+    str | None, typer.Option(metavar="A,B,...", help="Methods whose models are saved, in DIR/models.")
+]
+ImageEpochs = Annotated[
+    int | None,
+    typer.Option("--epochs", metavar="N", min=1, rich_help_panel=_IMAGES, help="Of trainings on images."),
+]
 Save = Annotated[Path | None, typer.Option(metavar="PATH", help="Also write the report to this file.")]

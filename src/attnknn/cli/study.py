@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,17 +53,23 @@ def command(study: Study) -> Callable[..., None]:
         data_dir: arguments.DataDir = None,
         device: arguments.Device = "auto",
         commit: arguments.Commit = None,
+        keep: arguments.Keep = None,
         save: arguments.Save = None,
+        epochs: arguments.ImageEpochs = None,
+        image_size: arguments.ImageSize = None,
+        compiled: arguments.Compile = False,
         as_json: arguments.Json = False,
     ) -> None:
-        asked = _methods(methods, study)
+        asked = _methods(methods, _offered(study, data), "--methods")
+        kept = [] if keep is None else _methods(keep, asked, "--keep")
         if save is not None and save.is_dir():
             raise InvalidInput(f"{save} is a folder; --save names a file")
-        numbers = range(first_seed, first_seed + seeds)
+        images: dict[str, Any] = {"epochs": epochs, "compile": compiled or None, "image_size": image_size}
         found = _run(
-            study, data, target, data_dir,
+            study, data, target, data_dir, {name: value for name, value in images.items() if value is not None},
             {"test_share": test_share, "members": members, "noise": Noise(noise, noise_kind.value), "k": k},
-            {"methods": asked, "seeds": numbers, "out": out, "device": device, "commit": commit},
+            {"methods": asked, "seeds": range(first_seed, first_seed + seeds), "out": out, "device": device,
+             "commit": commit, "keep": kept},
         )  # fmt: skip
         if save is not None:
             _save(save, found.report)
@@ -82,6 +88,10 @@ def command(study: Study) -> Callable[..., None]:
         f"attnknn study {study.name} --data adult --seeds 5 --out runs/adult \\",
         f"  --save results/adult/{study.name}.json",
         f"attnknn study {study.name} --data people.csv --target income --out runs/people",
+        *(
+            f"attnknn study {study.name} --data {each} --out runs/images"
+            for each in ("cifar10", "photos/")[: 2 * bool(study.on_images)]
+        ),
     )(run)
 
 
@@ -91,19 +101,34 @@ def _described(study: Study) -> str:
     Settings and calibration are chosen on held-out training rows, and the test rows are predicted once.
     A run that is stopped goes on where it was; more seeds or methods only add to what DIR holds.
 
-    Methods: {", ".join(study.methods)}.
+    Methods: {", ".join(study.methods)}.{_on_images(study)}
 
     Exits 0 when every cell is there, 1 when one failed, 2 for bad input.
     """
 
 
-def _methods(given: str | None, study: Study) -> list[str]:
-    names = list(study.methods) if given is None else [name.strip() for name in given.split(",") if name.strip()]
-    unknown = [name for name in names if name not in study.methods]
+def _on_images(study: Study) -> str:
+    return f"\n\n    On images: {', '.join(study.on_images)}." if study.on_images else ""
+
+
+def _offered(study: Study, data: str) -> tuple[str, ...]:
+    """The methods that a study has for DATA."""
+    from attnknn.cli.rows import holds_images
+
+    if not holds_images(data):
+        return study.methods
+    if not study.on_images:
+        raise InvalidInput(f"{data} holds images; the study {study.name} is of tables")
+    return study.on_images
+
+
+def _methods(given: str | None, offered: Sequence[str], flag: str) -> list[str]:
+    names = list(offered) if given is None else [name.strip() for name in given.split(",") if name.strip()]
+    unknown = [name for name in names if name not in offered]
     if unknown or not names:
         what = f"no method is called {unknown[0]!r}" if unknown else "no method is named"
-        raise InvalidInput(f"--methods: {what}; try one of: {', '.join(study.methods)}")
-    return [name for name in study.methods if name in names]
+        raise InvalidInput(f"{flag}: {what}; try one of: {', '.join(offered)}")
+    return [name for name in offered if name in names]
 
 
 def _run(
@@ -111,30 +136,42 @@ def _run(
     data: str,
     target: str | None,
     data_dir: Path | None,
+    images: dict[str, Any],
     what: Mapping[str, Any],
     how: Mapping[str, Any],
 ) -> Outcome:
     with screen.progress(f"reading {data}") as say:
         from attnknn.cli import rows as reading
+        from attnknn.cli.pictures import Canvas
+        from attnknn.cli.training import picture_size
         from attnknn.data import NAMED
         from attnknn.study.engine import run_study
         from attnknn.study.splits import recipe_for, task_of
 
-        rows = reading.read_labelled(data, target, data_dir)
-        named = not Path(data).is_file()
-        frame, labels = rows.frame, rows.labels
+        size = picture_size(images.pop("image_size", None))
+        canvas = None if size is None else Canvas(size)
+        rows = reading.read_labelled(data, target, data_dir, canvas=canvas, say=say)
+        if size is not None and not rows.are_images:
+            raise InvalidInput(f"--image-size is for images, but {data} holds a table")
+        labels, named = rows.labels, reading.is_named(data)
         if labels is None:
             raise InvalidInput(f"{data} has no labels")
         recipe = recipe_for(
-            frame,
+            rows.X,
             labels,
             data=data if named else Path(data).name,
-            target=NAMED[data].target if named else str(target),
+            target=_target(NAMED[data].target if named else target),
             named=named,
             study=study.name,
+            images=images,
             **what,
         )
-        return run_study(recipe, task_of(frame, labels, recipe), say=say, **how)
+        return run_study(recipe, task_of(rows.X, labels, recipe), say=say, **how)
+
+
+def _target(name: str | None) -> str:
+    """What is predicted; images lie in folders that are their classes."""
+    return "folder" if name is None else name
 
 
 def _save(path: Path, report: Mapping[str, Any]) -> None:

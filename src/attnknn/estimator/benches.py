@@ -19,7 +19,7 @@ from attnknn.attend import Weighting
 from attnknn.bank import Id, MemoryBank
 from attnknn.bank.store import checked_groups
 from attnknn.data import duplicate_groups, folds, split
-from attnknn.embed import LEARNED, AnyNetwork, Embedder, Identity, ImageEmbedder, Pictures, Standardize, embed
+from attnknn.embed import LEARNED, AnyNetwork, Embedder, Identity, Pictures, Standardize, embed
 from attnknn.errors import InvalidInput
 from attnknn.estimator.inputs import numbered_groups
 from attnknn.estimator.options import (
@@ -36,12 +36,10 @@ from attnknn.estimator.options import (
 from attnknn.train import (
     Hearing,
     History,
-    ImageOptions,
     Judges,
     Layout,
     Rows,
     TrainingOptions,
-    train_images,
     train_networks,
     tune,
 )
@@ -202,43 +200,36 @@ def lessons_of(
     return lessons
 
 
-def make_benches(model: Any, lessons: Sequence[Lesson], options: Options) -> tuple[Lesson, list[Bench]]:
-    """The members of a classifier: trained where its embedder learns and rows suffice.
-
-    Where several kinds of embedder may be meant, that with the lowest validation NLL is taken.
-    """
-    first = lessons[0]
-    school = School(
+def school_of(model: Any, rows: int | None, options: Options) -> School:
+    """How a classifier trains its members on so many rows; None stands for images."""
+    return School(
         options=options.training,
         members=int(model.n_estimators),
         fraction=float(model.validation_fraction),
         seed=model._seed,
-        device=training_device(model.device, None if first.kind == "image" else len(first.rows)),
+        device=training_device(model.device, rows),
         progress=bool(model.verbose),
     )
+
+
+def make_benches(model: Any, lessons: Sequence[Lesson], options: Options) -> tuple[Lesson, list[Bench]]:
+    """The members of a classifier of tables or vectors: trained where its embedder learns and rows suffice.
+
+    Where several kinds of embedder may be meant, that with the lowest validation NLL is taken.
+    """
+    first = lessons[0]
+    school = school_of(model, len(first.rows), options)
     asked, learns = model.training is not None, first.kind in LEARNED
-    if first.kind == "image":
-        return _trained_benches(lessons, _school_of_images(school, first, asked), options.k)
-    if learns and _teachable(first.rows, TRAIN_FROM if not asked else 1):
+    if learns and teachable(first.rows, TRAIN_FROM if not asked else 1):
         return _trained_benches(lessons, school, options.k)
     if learns and (asked or school.members > 1):
         warnings.warn("too few rows or classes to train on: nothing is trained", UserWarning, stacklevel=3)
-    return first, [Bench(None, _filled(first, first.rows.features), (), (), school.seed)]
-
-
-def _school_of_images(school: School, lesson: Lesson, asked: bool) -> School:
-    """Images are trained on in any number, as pixels alone say little; but one of each class says nothing."""
-    if not _teachable(lesson.rows, 1):
-        raise InvalidInput(
-            f"{len(lesson.rows)} images of {len(np.unique(lesson.rows.labels))} classes are too few to train on: "
-            f"at least {4 * FOLDS}, and two of at least two classes, are needed"
-        )
-    return school if asked else replace(school, options=ImageOptions())
+    return first, [Bench(None, filled(first, first.rows.features), (), (), school.seed)]
 
 
 def _trained_benches(lessons: Sequence[Lesson], school: School, k: int | None) -> tuple[Lesson, list[Bench]]:
     """Members share the held-out rows and differ in all that is drawn."""
-    parts = _parts(lessons[0].rows, school, folded=lessons[0].kind != "image")
+    parts = _parts(lessons[0].rows, school)
     rehearsed = [_rehearsed(lesson, school, parts, 0) for lesson in lessons]
     best = int(np.argmin([each.nll(lessons[0].classes, k) for each in rehearsed])) if len(lessons) > 1 else 0
     lesson = lessons[best]
@@ -246,7 +237,7 @@ def _trained_benches(lessons: Sequence[Lesson], school: School, k: int | None) -
     return lesson, [_served(lesson, school, parts, each, m) for m, each in enumerate(rehearsals)]
 
 
-def _teachable(rows: Rows, least: int) -> bool:
+def teachable(rows: Rows, least: int) -> bool:
     """Whether there are rows enough, of two classes, apart enough to be dealt into folds."""
     counted = rows.weights > 0
     alone = (rows.groups < 0) & counted
@@ -255,18 +246,29 @@ def _teachable(rows: Rows, least: int) -> bool:
     return int(counted.sum()) >= least and len(sizes) > 1 and apart >= 4 * FOLDS and int(np.sort(sizes)[-2]) > 1
 
 
-def _parts(rows: Rows, school: School, *, folded: bool) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """(training rows, held-out rows), once or, where few rows may be ``folded``, for each fold."""
-    counted = np.flatnonzero(rows.weights > 0)  # what weighs nothing teaches nothing
+def _parts(rows: Rows, school: School) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """(training rows, held-out rows), once or, where there are few, for each fold."""
+    counted, groups = _counted(rows)
+    if len(counted) >= HELD_OUT_FROM:
+        return [held_out(rows, school.fraction, school.seed)]
+    dealt = folds(rows.labels[counted], FOLDS, seed=school.seed, groups=groups)
+    return [(counted[learn], counted[held]) for learn, held in dealt]
+
+
+def held_out(rows: Rows, fraction: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Training rows and held-out rows: the fraction, or what it takes for 1,000 of them, up to a fifth."""
+    counted, groups = _counted(rows)
+    share = max(fraction, min(0.2, _LEAST_HELD / len(counted)))
+    learn, held = split(rows.labels[counted], test=share, seed=seed, groups=groups)
+    return counted[learn], counted[held]
+
+
+def _counted(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows that weigh something, as others teach nothing, and a group for each."""
+    counted = np.flatnonzero(rows.weights > 0)
     alone = rows.groups[counted] < 0
     groups = np.where(alone, rows.groups.max(initial=-1) + np.cumsum(alone), rows.groups[counted])
-    labels = rows.labels[counted]
-    if len(counted) >= HELD_OUT_FROM or not folded:
-        share = max(school.fraction, min(0.2, _LEAST_HELD / len(counted)))
-        dealt = [split(labels, test=share, seed=school.seed, groups=groups)]
-    else:
-        dealt = folds(labels, FOLDS, seed=school.seed, groups=groups)
-    return [(counted[learn], counted[held]) for learn, held in dealt]
+    return counted, groups
 
 
 _Parts = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
@@ -281,9 +283,8 @@ def _rehearsed(lesson: Lesson, school: School, parts: _Parts, member: int) -> _R
         shuffled = np.random.default_rng(school.seed).permutation(held)
         taught, judges = lesson.take(learn), lesson.rows.take(shuffled)
         vectors = embed(network, judges.features)
-        bank = _filled(taught, embed(network, taught.rows.features))
-        kept = judges.features if lesson.kind == "image" else None
-        hearings.append(Hearing(bank, Judges(vectors, judges.labels, judges.weights, features=kept)))
+        bank = filled(taught, embed(network, taught.rows.features))
+        hearings.append(Hearing(bank, Judges(vectors, judges.labels, judges.weights)))
     return _Rehearsal(networks, history, hearings)
 
 
@@ -298,9 +299,8 @@ def _served(lesson: Lesson, school: School, parts: _Parts, done: _Rehearsal, mem
         histories.append(last)
     elif not school.options.join_validation:
         kept = lesson.take(parts[0][0])
-    bank = _filled(kept, embed(network, kept.rows.features), features=member == 0)
-    outputs = tuple(range(network.classes)) if isinstance(network, ImageEmbedder) else ()
-    return Bench(network, bank, tuple(done.hearings), tuple(histories), seed, outputs)
+    bank = filled(kept, embed(network, kept.rows.features), features=member == 0)
+    return Bench(network, bank, tuple(done.hearings), tuple(histories), seed)
 
 
 def _networks(
@@ -315,22 +315,22 @@ def _networks(
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
     taught = [(lesson.rows.take(learn), None if held is None else lesson.rows.take(held)) for learn, held in parts]
-    given: dict[str, Any] = {
-        "classes": lesson.classes,
-        "seed": seed,
-        "device": school.device,
-        "epochs": epochs,
-        "checkpoint": None if folder is None else Path(folder) / f"{name}.pt",
-        "progress": f"training {name}" if school.progress else None,
-    }
-    if isinstance(school.options, ImageOptions):
-        done = train_images(*taught[0], options=school.options, **given)
-        return [done.network], done.history
-    networks, history = train_networks(lesson.kind, taught, layout=lesson.layout, options=school.options, **given)
+    networks, history = train_networks(
+        *(lesson.kind, taught),
+        layout=lesson.layout,
+        options=school.options,
+        classes=lesson.classes,
+        seed=seed,
+        device=school.device,
+        epochs=epochs,
+        checkpoint=None if folder is None else Path(folder) / f"{name}.pt",
+        progress=f"training {name}" if school.progress else None,
+    )
     return [*networks], history
 
 
-def _filled(lesson: Lesson, vectors: NDArray[Any], *, features: bool = False) -> MemoryBank:
+def filled(lesson: Lesson, vectors: NDArray[Any], *, features: bool = False) -> MemoryBank:
+    """A bank with the rows of a lesson under their vectors; ``features`` keeps the encoded rows as well."""
     rows = lesson.rows
     flat = rows.features.reshape(len(rows), -1)
     bank = lesson.search.bank(vectors.shape[1], flat.shape[1] if features else 0)

@@ -20,8 +20,9 @@ from attnknn.bank.lock import ReadersWriterLock
 from attnknn.embed import Embedder
 from attnknn.errors import InvalidInput
 from attnknn.estimator import saved
-from attnknn.estimator.benches import lessons_of, make_benches, renumbered
+from attnknn.estimator.benches import lessons_of, make_benches, renumbered, school_of
 from attnknn.estimator.fitting import Fit, Wish, fit_voter, has_free_parts, wished
+from attnknn.estimator.image_benches import Suspect, image_members
 from attnknn.estimator.inputs import (
     checked_labels,
     checked_rows,
@@ -29,8 +30,8 @@ from attnknn.estimator.inputs import (
     codes_of,
     with_classes,
 )
-from attnknn.estimator.options import check_options, check_prediction, search_device
-from attnknn.estimator.reasons import explained
+from attnknn.estimator.options import check_options, check_prediction, image_options, search_device
+from attnknn.estimator.reasons import explained, with_pictures
 from attnknn.estimator.voter import Floats
 from attnknn.predict import Explanation, Explanations, PredictionOptions
 from attnknn.predict.abstain import abstained, threshold
@@ -150,7 +151,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ks = self.prediction is not None and self.prediction.fits_ks
         apart = has_free_parts(self.weights, options.k, self.calibration, ks)
         lessons = lessons_of(self, rows, codes, ids=ids, groups=groups, weights=weights, apart=apart)
-        taken, self._benches = make_benches(self, lessons, options)
+        self.suspects_: tuple[Suspect, ...] = ()
+        if lessons[0].kind == "image":
+            done = image_members(lessons[0], school_of(self, None, options), image_options(self))
+            taken, self._benches = done.lesson, done.benches
+            self.suspects_ = done.suspects(codes, self.classes_)
+        else:
+            taken, self._benches = make_benches(self, lessons, options)
         self.embedder_: Embedder = taken.encoder
         self._fit_voter(wished(self, options, factors, len(rows)))
         return self
@@ -305,7 +312,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for poll in self.voter_.polls(features):
                 prior = self.voter_.prior_of(poll)
                 each.extend(explained(poll, prior, self.voter_, self.embedder_, self.classes_))
-        return Explanations(each)
+        return Explanations(with_pictures(each, self.embedder_, features))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder that :meth:`load` reads: whole, or not at all."""

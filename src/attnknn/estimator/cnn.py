@@ -118,7 +118,7 @@ class CNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         _, chances = embed_views(self.network_, as_images(X), views, head=True)
         if chances is None:
             raise InvalidInput("the network has no head")
-        return chances / chances.sum(axis=1, keepdims=True)
+        return np.asarray(chances / chances.sum(axis=1, keepdims=True))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable label of each image."""

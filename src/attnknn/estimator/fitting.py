@@ -114,7 +114,7 @@ def wished(model: Any, options: Options, class_weight: Floats, rows: int) -> Wis
         device=training_device(model.device, rows),
         progress=bool(model.verbose),
         prediction=prediction,
-        augmentation=augmentation_of(model, min(model.embedder_.shape[:2])) if prediction.views else None,
+        augmentation=augmentation_of(model, model.embedder_.shape[:2]) if prediction.views else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from numbers import Integral, Real
@@ -22,7 +23,7 @@ from attnknn.ops import METRICS
 from attnknn.predict import PredictionOptions
 from attnknn.predict.adaptive import EXACT
 from attnknn.train import ImageOptions, TrainingOptions
-from attnknn.train.policies import Augmentation, policy
+from attnknn.train.policies import Augmentation, chosen_policy
 from attnknn.train.threads import FEW_ROWS
 
 EXACT_BELOW = 100_000
@@ -128,7 +129,7 @@ def _check_training(model: Any, embedder: str, learned: bool) -> None:
 def check_prediction(model: Any, embedder: str, index: str) -> None:
     """Refuse prediction options that nothing would read, or that make no sense, with this embedder and index."""
     options = model.prediction or PredictionOptions()
-    training = _of_images(model)
+    training = image_options(model)
     if options.views is not None and embedder != "image":
         raise InvalidInput(f"views={options.views!r} are of images, but embedder={embedder!r} reads none")
     if options.prior == "head":
@@ -161,13 +162,13 @@ def _check_certificate(model: Any, index: str) -> None:
         raise InvalidInput(f"adaptive_k='certificate' needs every neighbor, which index={index!r} may miss")
 
 
-def augmentation_of(model: Any, side: int) -> Augmentation:
-    """The policy that a classifier of images is trained with, for images whose shorter side is ``side``."""
-    given = _of_images(model).augmentation
-    return policy(given, side) if isinstance(given, str) else given
+def augmentation_of(model: Any, sides: Sequence[int]) -> Augmentation:
+    """The policy that a classifier is trained with, for images of height and width ``sides``."""
+    return chosen_policy(image_options(model).augmentation, sides)
 
 
-def _of_images(model: Any) -> ImageOptions:
+def image_options(model: Any) -> ImageOptions:
+    """How a classifier trains on images, its own options or the usual ones."""
     return model.training if isinstance(model.training, ImageOptions) else ImageOptions()
 
 

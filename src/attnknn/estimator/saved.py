@@ -22,6 +22,7 @@ from attnknn.bank.lock import ReadersWriterLock
 from attnknn.calibrate import calibrator_from_state
 from attnknn.embed import ImageEmbedder, embedder_from_state, network_from_state
 from attnknn.errors import AttnKNNError, CorruptModel, MissingDevice, MissingExtra
+from attnknn.estimator.image_benches import Suspect
 from attnknn.estimator.voter import Member, Voter
 from attnknn.predict import Lens, PredictionOptions, base_of, weigher_from_state
 from attnknn.train import Tuning, training_from_state
@@ -48,6 +49,7 @@ def write(path: str | os.PathLike[str], model: Any) -> None:
         "lens": voter.lens.state(),
         "class_weight": voter.class_weight.tolist(),
         "calibrator": voter.calibrator.state(),
+        "suspects": [each.to_dict() for each in model.suspects_],
         "scikit-learn": sklearn_version,
     }
     files = {"model.json": json.dumps(about).encode()}
@@ -112,6 +114,7 @@ def _built(files: Mapping[str, bytes], model_class: Any, device: str | None) -> 
     model.fitted_on_frame_ = bool(about["fitted_on_frame"])
     model.fitted_on_images_ = bool(about.get("fitted_on_images", False))
     model.embedder_ = embedder_from_state(about["embedder"])
+    model.suspects_ = tuple(Suspect.from_dict(each) for each in about.get("suspects", ()))
     model._guard = ReadersWriterLock()
     device = model.search_device()
     states = about.get("members") or [_format_1(about)]

@@ -46,7 +46,9 @@ def _trained(job: Job) -> CNNClassifier:
 def _told(model: CNNClassifier, job: Job) -> dict[str, Any]:
     shared = job.recipe.ours.images or {}
     own = model.options_.state()
-    differs = {name: {"attention": shared[name], "cnn": own[name]} for name in own if own[name] != shared.get(name)}
+    differs = {
+        name: {"attention": shared[name], "cnn": own[name]} for name in own if own[name] != shared.get(name)
+    }
     return {
         "differs": differs,
         "calibrator": model.calibrator_.state(),

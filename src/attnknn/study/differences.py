@@ -11,6 +11,7 @@ from attnknn.metrics import seed_interval
 from attnknn.metrics.reliability import chunks, ece_of
 from attnknn.metrics.scores import accuracy_of, auc_of, aurc_of, brier_of, f1_macro_of, nll_of
 from attnknn.study.job import Floats
+from attnknn.study.recipe import ON_IMAGES
 from attnknn.study.splits import Rows
 
 BUILDERS = {
@@ -32,6 +33,25 @@ def pairs(methods: Sequence[str], ours: Sequence[str]) -> list[tuple[str, str]]:
     mine = [name for name in ours if name in methods]
     others = [name for name in methods if name not in ours]
     return [(name, other) for at, name in reversed(list(enumerate(mine))) for other in (*others, *mine[:at])]
+
+
+def image_pairs(methods: Sequence[str]) -> list[tuple[str, str]]:
+    """Each of ours against the CNN, its own plain manner, and earlier ways of weighing in the same manner.
+
+    >>> image_pairs(["cnn", "uniform", "attention", "uniform+tta", "attention+tta"])[-2:]
+    [('attention', 'uniform'), ('attention', 'cnn')]
+    """
+    known = [name for name in ON_IMAGES if name in methods]
+    found = []
+    for at, mine in reversed(list(enumerate(known))):
+        way, _, manner = mine.partition("+")
+        if way == "cnn":
+            continue
+        for other in reversed(known[:at]):
+            its_way, _, its_manner = other.partition("+")
+            if its_way == "cnn" or (its_way == way and not its_manner) or (its_manner == manner):
+                found.append((mine, other))
+    return found
 
 
 def difference(

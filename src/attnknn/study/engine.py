@@ -57,6 +57,7 @@ def run_study(
     out: Path,
     device: str = "auto",
     commit: str | None = None,
+    keep: Sequence[str] = (),
     say: Say = lambda text: None,
 ) -> Outcome:
     """Fill the cells that are missing in a folder and write ``report.json`` from all that are there.
@@ -69,6 +70,7 @@ def run_study(
         out: New, empty, or with the same recipe.
         device: Where our methods run.
         commit: The commit of the source, where there is no git to ask.
+        keep: Methods whose models are saved in ``out / "models"``, as ``method-seed``.
         say: Hears what is being done and how long it may take.
 
     Raises:
@@ -88,7 +90,9 @@ def run_study(
         if at and todo[at - 1][1] != seed:
             shared = {}
         watch = Stopwatch()
-        reason = run_cell(cells, Job(recipe, task, rows[seed], seed, machine.device, shared), method, machine)
+        models = out / "models" / f"{method}-{seed}" if method in keep else None
+        job = Job(recipe, task, rows[seed], seed, machine.device, shared)
+        reason = run_cell(cells, job, method, machine, models)
         pace.took(method, watch.seconds)
         if reason is not None:
             failed[f"{method}-{seed}"] = reason
@@ -98,10 +102,15 @@ def run_study(
     return Outcome(report, failed)
 
 
-def run_cell(cells: Cells, job: Job, method: str, machine: Machine) -> str | None:
-    """Fill one cell; a failure is told, not raised, so that the other cells are not lost."""
+def run_cell(cells: Cells, job: Job, method: str, machine: Machine, keep: Path | None = None) -> str | None:
+    """Fill one cell, and keep its model in a folder if asked.
+
+    A failure is told, not raised, so that the other cells are not lost.
+    """
     try:
         fitted = METHODS[method](job)
+        if keep is not None and fitted.save is not None:
+            fitted.save(keep)
         content, arrays = _scored(job, fitted.predict, fitted.settings, fitted.seconds)
     except MissingExtra as problem:
         cells.write(method, job.seed, {"not_run": str(problem), **machine.told()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,11 +46,13 @@ class Fitted:
         settings: What was chosen, fit for JSON.
         seconds: From the rows to here, choosing included.
         predict: Probabilities of rows of the task.
+        save: Writes the model to a folder, where it can be saved.
     """
 
     settings: dict[str, Any]
     seconds: float
     predict: Callable[[Rows], Predictions]
+    save: Callable[[Path], None] | None = None
 
 
 Method = Callable[[Job], Fitted]

@@ -23,7 +23,8 @@ def _without(part: str) -> AttentionOptions:
 
 def _ways(name: str, weights: str) -> dict[str, Method]:
     """One way of weighing neighbors, in every manner of answering."""
-    return {name: Ours(weights), **{f"{name}+{manner}": Ours(weights, manner=manner) for manner in MANNERS}}
+    manners = [manner for manner in MANNERS if weights != "uniform" or manner != "adaptive-k"]
+    return {name: Ours(weights), **{f"{name}+{manner}": Ours(weights, manner=manner) for manner in manners}}
 
 
 METHODS: dict[str, Method] = {

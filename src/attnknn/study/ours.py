@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 from attnknn.attend import AttentionOptions, LearnedWeighting
 from attnknn.calibrate import Identity
 from attnknn.estimator import AttnKNNClassifier
-from attnknn.predict import PredictionOptions
+from attnknn.predict import PredictionOptions, base_of
 from attnknn.study.job import Fitted, Job, Predictions, Stopwatch
 from attnknn.study.recipe import ROBUST, Recipe
 from attnknn.study.splits import Rows
@@ -57,7 +59,8 @@ class Ours:
                 asked = _robust(job, self.attention)
                 model = reweighed(model, self.weights, asked, prediction_of(self.manner, job.recipe))
         settings = {**chosen(model), **audit(model, job)}
-        return Fitted(settings, earlier + watch.seconds, lambda rows: _predict(model, job, rows))
+        seconds = earlier + watch.seconds
+        return Fitted(settings, seconds, lambda rows: _predict(model, job, rows), partial(_save, model))
 
 
 def trained(job: Job, how: Ours) -> Any:
@@ -117,19 +120,22 @@ def prediction_of(manner: str | None, recipe: Recipe) -> PredictionOptions | Non
 
 
 def audit(model: Any, job: Job) -> dict[str, Any]:
-    """How well the wrong labels were found, where some are known to be wrong and the training revises labels."""
-    revised = getattr(model, "revised_labels_", None)
-    if revised is None or not job.recipe.noise.rate:
+    """How well wrong labels were found, where some are known to be wrong and the training revises labels."""
+    images = images_of(job.recipe)
+    if images is None or not images.relabel or not job.recipe.noise.rate:
         return {}
     rows = job.parts.train
     given, truth = job.task.classes[job.parts.labels[rows]], job.task.classes[job.task.codes[rows]]
-    suspected, wrong = revised != given, given != truth
+    now = given.copy()
+    for each in model.suspects_:
+        now[each.id] = each.label
+    suspected, wrong = now != given, given != truth
     return {
         "audit": {
             "recall": float(suspected[wrong].mean()),
             "precision": float(wrong[suspected].mean()) if suspected.any() else None,
             "labels_right_before": float((given == truth).mean()),
-            "labels_right_after": float((revised == truth).mean()),
+            "labels_right_after": float((now == truth).mean()),
         }
     }
 
@@ -165,7 +171,8 @@ def chosen(model: Any) -> dict[str, Any]:
         "metric": voter.bank.metric,
         # What was asked for may not be what was trained: few rows, or no gain on validation, leave parts out.
         "members": [
-            {"network": _kind(each.network), "weigher": _kind(each.weigher), "k": each.k} for each in voter.members
+            {"network": _kind(each.network), "weigher": _kind(base_of(each.weigher)), "k": each.k}
+            for each in voter.members
         ],
         "parts": parts(model),
     }
@@ -174,12 +181,20 @@ def chosen(model: Any) -> dict[str, Any]:
 def parts(model: Any) -> dict[str, dict[str, float]]:
     """What each learned part of the first member's attention does to rows that judge it: see ``part_sizes``."""
     member, bench = model.voter_.members[0], model._benches[0]
-    if not isinstance(member.weigher, LearnedWeighting) or not bench.hearings:
+    weigher = base_of(member.weigher)
+    if not isinstance(weigher, LearnedWeighting) or not bench.hearings:
         return {}
     hearing = bench.hearings[0]
     weight = model.voter_.class_weight
-    seen = Seen.by(Hearing(hearing.bank, hearing.judges.able(hearing.bank, weight)), member.k, weight, 100_000)
-    return part_sizes(member.weigher, seen, model.voter_.mass, weight)
+    seen = Seen.by(
+        Hearing(hearing.bank, hearing.judges.able(hearing.bank, weight)), model.tuning_.k, weight, 100_000
+    )
+    return part_sizes(weigher, seen, model.voter_.mass, weight)
+
+
+def _save(model: Any, folder: Path) -> None:
+    """As ``attnknn fit`` would: for any machine."""
+    copy.copy(model).set_params(device="auto", verbose=0).save(folder)
 
 
 def _kind(part: Any) -> str | None:

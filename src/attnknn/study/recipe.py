@@ -16,12 +16,13 @@ PLAIN = ("uniform", "distance", "reliability", "attention")
 """The ways of weighing that share the vectors of one training."""
 
 MANNERS = ("tta", "k-ensemble", "tta+k-ensemble", "adaptive-k")
-"""How images are answered beside plainly: see ``PredictionOptions``."""
+"""How images are answered, beside plainly; uniform weights have no entropy to adapt k by."""
 
 ON_IMAGES = (
     "cnn",
     "cnn+tta",
-    *(name for way in PLAIN for name in (way, *(f"{way}+{manner}" for manner in MANNERS))),
+    *PLAIN,
+    *(f"{way}+{manner}" for way in PLAIN for manner in MANNERS if (way, manner) != ("uniform", "adaptive-k")),
     "attention+head-prior",
     "attention+tta+head-prior",
 )

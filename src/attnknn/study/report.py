@@ -10,7 +10,7 @@ import numpy as np
 
 from attnknn.metrics import seed_interval
 from attnknn.study.cells import Cells
-from attnknn.study.differences import BUILDERS, DRAWN, difference, pairs
+from attnknn.study.differences import BUILDERS, DRAWN, difference, image_pairs, pairs
 from attnknn.study.methods import METHODS
 from attnknn.study.recipe import ABLATED, OURS
 from attnknn.study.verdicts import verdicts
@@ -82,7 +82,8 @@ def _seconds(done: Found, method: str, seeds: Sequence[int]) -> dict[str, Any]:
 def _differences(cells: Cells, done: Found, methods: Sequence[str]) -> dict[str, Any]:
     drawn = {key: cells.predictions(*key) for key in done} if cells.recipe.train_rows is not None else None
     found: dict[str, Any] = {}
-    for mine, other in pairs(methods, (*OURS, *ABLATED)):
+    images = cells.recipe.ours.images is not None
+    for mine, other in image_pairs(methods) if images else pairs(methods, (*OURS, *ABLATED)):
         gaps = {metric: _difference(done, drawn, (mine, other), metric) for metric in BUILDERS}
         found.setdefault(mine, {})[other] = {metric: gap for metric, gap in gaps.items() if gap is not None}
     return found

@@ -115,7 +115,11 @@ def recipe_for(
     pictures = is_images(X)
     if images and not pictures:
         raise InvalidInput(f"{data} is a table, which does not read {', '.join(images)}")
-    trained = {"augmentation": policy_for(data if named else None), **(NOISY if noise.rate else {}), **(images or {})}
+    trained = {
+        "augmentation": policy_for(data if named else None),
+        **(NOISY if noise.rate else {}),
+        **(images or {}),
+    }
     return Recipe(
         study=study,
         data=data,

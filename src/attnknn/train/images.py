@@ -14,7 +14,7 @@ from attnknn.embed.images import ImageEmbedder
 from attnknn.train.image_settings import ImageOptions
 from attnknn.train.image_task import ImageTask
 from attnknn.train.loop import History, run
-from attnknn.train.policies import policy
+from attnknn.train.policies import chosen_policy
 from attnknn.train.relabel import Beliefs, beliefs_of
 from attnknn.train.rows import Rows, arrays_of, digest
 from attnknn.train.seeds import random_kept, seed_torch
@@ -89,11 +89,10 @@ def _trained(
     progress: str | None,
 ) -> tuple[ImageTask, History]:
     precision = options.precision or ("bfloat16" if device.type == "cuda" else "float32")
-    given = options.augmentation
     task = ImageTask(
         *(_started(rows, classes, options, seed), rows, held),
         options=options,
-        augmentation=policy(given, min(rows.features.shape[1:3])) if isinstance(given, str) else given,
+        augmentation=chosen_policy(options.augmentation, rows.features.shape[1:3]),
         targets=None if beliefs is None else (beliefs.rows, beliefs.held),
         precision=precision,
         device=device,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -136,6 +136,11 @@ def policy(name: str, side: int) -> Augmentation:
     if isinstance(side, bool) or not isinstance(side, int) or side < 2:
         raise InvalidInput(f"side must be a whole number of at least 2, got {side!r}")
     return POLICIES[name](side)
+
+
+def chosen_policy(given: str | Augmentation, sides: Sequence[int]) -> Augmentation:
+    """A policy as it is, or that of a name for images of height and width ``sides``."""
+    return policy(given, min(sides)) if isinstance(given, str) else given
 
 
 def policy_for(name: str | None) -> str:
