@@ -368,7 +368,11 @@ def test_the_learning_rate_shrinks_with_the_batch():
     assert ImageOptions(trunk_lr=0.1).loop(800).lr_scales == {"network.trunk": 0.1}
 
 
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
 @pytest.mark.gpu
+@on_a_gpu
 def test_a_recorded_backbone_gives_what_the_backbone_gives():
     rows = rows_of(*stripes(24))
     options = ImageOptions(candidates=1.0, batch_size=24)
@@ -386,6 +390,7 @@ def test_a_recorded_backbone_gives_what_the_backbone_gives():
 
 
 @pytest.mark.gpu
+@on_a_gpu
 @pytest.mark.parametrize("resident", [True, False])
 @pytest.mark.parametrize("mix", [None, "cutmix"])
 def test_a_gpu_learns_whether_the_images_fit_on_it_or_travel(resident, mix, monkeypatch):
@@ -397,3 +402,21 @@ def test_a_gpu_learns_whether_the_images_fit_on_it_or_travel(resident, mix, monk
     assert history.epochs[-1]["validation_accuracy"] > 0.9
     assert next(network.parameters()).is_cuda
     assert embed(network, stripes(5)[0]).shape == (5, 8)
+
+
+@pytest.mark.gpu
+@on_a_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("options", [{}, {"mix": "cutmix", "mix_share": 0.5}, {"robust": 0.7, "hard": 0.5}])
+def test_a_step_never_makes_a_gpu_wait(options):
+    rows = rows_of(*stripes(24))
+    given = ImageOptions(candidates=0.5, batch_size=24, **options)
+    task = ImageTask(network_for(rows), rows, None, options=given, augmentation=policy("photos", 8), device="cuda")
+    task.model.train()
+    batch, random = torch.arange(24, device="cuda"), torch.Generator("cuda").manual_seed(0)
+    sum(task.losses(batch, random).values()).backward()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        sum(task.losses(batch, random).values()).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
