@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 _DATA = "CSV, TSV or Parquet file, or a data set: see `attnknn data list`."
-_IMAGES = "Images"  # a panel of the help
+_IMAGES, _ANSWERS = "Images", "Answers"  # panels of the help
 
 Data = Annotated[
     str,
@@ -101,6 +101,31 @@ Frozen = Annotated[
 ]
 Compile = Annotated[
     bool, typer.Option("--compile", rich_help_panel=_IMAGES, help="Compile the network: slow to start, then fast.")
+]
+
+Relabel = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        max=5,
+        rich_help_panel=_IMAGES,
+        help="For labels of which many are wrong: revise them after each of so many shorter trainings, such as 2. "
+        "`attnknn bank info --suspects` lists what was changed.",
+    ),
+]
+Views = Annotated[
+    bool, typer.Option("--tta", rich_help_panel=_ANSWERS, help="Average over several views of each image.")
+]
+KEnsemble = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,...", rich_help_panel=_ANSWERS, help="Mix the votes of several k: 16,64,256."),
+]
+HeadPrior = Annotated[
+    bool,
+    typer.Option(
+        "--head-prior", rich_help_panel=_ANSWERS, help="Let the image network's head take the place of the prior."
+    ),
 ]
 
 StudyOut = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for cells and report.json.")]

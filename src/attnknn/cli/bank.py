@@ -50,17 +50,28 @@ def info(
         "bytes": size,
         "counts": dict(zip(labels, counts, strict=True)),
         "suspects": _suspects(fitted, suspects),
+        "relabelled": len(fitted.suspects_),
+        "changes": [each.to_dict() for each in fitted.suspects_[:suspects]],
     }
     if as_json:
         screen.emit(found)
         return
-    heads = {name: value for name, value in found.items() if name not in ("bytes", "counts", "suspects")}
+    heads = {
+        name: value for name, value in found.items() if name not in ("bytes", "counts", "suspects", "changes")
+    }
+    heads["relabelled"] = found["relabelled"] or None
     screen.facts({**models.shown(heads), "size": f"{size / 1e6:.2f} MB on disk"})
     screen.table(["class", "rows"], list(zip(labels, counts, strict=True)))
     if suspects:
         screen.line("examples whose own neighbors agree least with them")
         body = [(each["id"], each["label"], f"{each['reliability']:.3f}") for each in found["suspects"]]
         screen.table(["id", "label", "reliability"], body, left=(0, 1))
+    if found["changes"]:
+        screen.line("examples whose labels the training changed, the surest first")
+        changed = [
+            (each["id"], each["given"], each["label"], f"{each['chance']:.3f}") for each in found["changes"]
+        ]
+        screen.table(["id", "given", "now", "chance"], changed, left=(0, 1, 2))
 
 
 @app.command()

@@ -82,6 +82,20 @@ class Policy(StrEnum):
     none = "none"
 
 
+class Mix(StrEnum):
+    """Let each training image hold a part of another."""
+
+    mixup = "mixup"
+    cutmix = "cutmix"
+
+
+class AdaptiveK(StrEnum):
+    """Give each query its own k, by the spread of its weights or a bound on what is left out."""
+
+    entropy = "entropy"
+    certificate = "certificate"
+
+
 class NoiseKind(StrEnum):
     """Which class a wrong label names."""
 
@@ -97,3 +111,5 @@ CalibrationOption = Annotated[Calibration, option(Calibration)]
 ClassWeightOption = Annotated[ClassWeight, option(ClassWeight)]
 PolicyOption = Annotated[Policy | None, option(Policy, "Images")]
 NoiseOption = Annotated[NoiseKind, option(NoiseKind)]
+MixOption = Annotated[Mix | None, option(Mix, "Images")]
+AdaptiveOption = Annotated[AdaptiveK | None, option(AdaptiveK, "Answers")]

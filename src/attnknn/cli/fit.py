@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     "attnknn fit adult --members 5 --checkpoint runs/adult --out adult-model",
     "attnknn fit photos/ --out photo-model --test more-photos/",
     "attnknn fit photos/ --backbone efficientnet-lite0 --frozen --out m",
-    "attnknn fit cifar10 --test cifar10 --epochs 50 --out cifar-model",
+    "attnknn fit cifar10 --test cifar10 --tta --out cifar-model",
+    "attnknn fit photos/ --relabel 2 --out photo-model",
 )
 def fit(
     data: arguments.Data,
@@ -59,6 +60,12 @@ def fit(
     frozen: arguments.Frozen = False,
     augmentation: choices.PolicyOption = None,
     compiled: arguments.Compile = False,
+    mix: choices.MixOption = None,
+    relabel: arguments.Relabel = None,
+    tta: arguments.Views = False,
+    k_ensemble: arguments.KEnsemble = None,
+    adaptive_k: choices.AdaptiveOption = None,
+    head_prior: arguments.HeadPrior = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model.")] = False,
     as_json: arguments.Json = False,
 ) -> None:
@@ -78,7 +85,9 @@ def fit(
         "ids": ids, "epochs": epochs, "lr": lr, "batch_size": batch_size, "blocks": blocks,
         "checkpoint": checkpoint, "image_size": image_size, "backbone": backbone, "pretrained": pretrained,
         "frozen": frozen, "augmentation": augmentation and augmentation.value, "compile": compiled,
+        "mix": mix and mix.value, "relabel": relabel, "tta": tta, "head_prior": head_prior,
     }  # fmt: skip
+    prediction = training.prediction(tta=tta, k_ensemble=k_ensemble, adaptive_k=adaptive_k, head_prior=head_prior)
     lesson = _read(data, target, data_dir, given, test=test, embedder=embedder, members=members)
     from attnknn.estimator import AttnKNNClassifier
 
@@ -92,6 +101,7 @@ def fit(
         n_estimators=members,
         class_weight=None if class_weight is choices.ClassWeight.none else class_weight.value,
         training=training.options(data, given, images=lesson.rows.are_images),
+        prediction=prediction,
         device=device,
         random_state=seed,
         verbose=int(sys.stderr.isatty() and not frozen),

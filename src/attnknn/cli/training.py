@@ -6,17 +6,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from attnknn.cli.choices import Embedder
+from attnknn.cli.choices import AdaptiveK, Embedder
 from attnknn.errors import InvalidInput, MissingData
 
 if TYPE_CHECKING:
+    from attnknn.predict import PredictionOptions
     from attnknn.train import TrainingOptions
 
 Given = Mapping[str, Any]
 
-OF_IMAGES: Final = ("image_size", "backbone", "pretrained", "frozen", "augmentation", "compile")
 _OF_TABLES: Final = ("ids", "blocks")
-_OF_TRAINING: Final = ("epochs", "lr", "batch_size", "augmentation", "compile")  # of the backbone
+_OF_TRAINING: Final = (
+    "epochs",
+    "lr",
+    "batch_size",
+    "augmentation",
+    "compile",
+    "mix",
+    "relabel",
+)  # of the backbone
+_NOT_OF_TRAINING: Final = ("image_size", "ids", "tta", "head_prior")
+OF_IMAGES: Final = (
+    *("image_size", "backbone", "pretrained", "frozen", "augmentation", "compile"),
+    *("mix", "relabel", "tta", "head_prior"),
+)
 _NAMES: Final = {"pretrained": "weights"}  # where an option of the command is called otherwise in the package
 
 
@@ -57,11 +70,30 @@ def options(data: str, given: Given, *, images: bool) -> TrainingOptions | None:
     from attnknn.train.policies import policy_for
 
     known = {_NAMES.get(name, name): given[name] for name in given if _is_given(given, name)}
-    known.pop("image_size", None)
-    known.pop("ids", None)
+    for name in _NOT_OF_TRAINING:
+        known.pop(name, None)
     if images:
         return ImageOptions(**{"augmentation": policy_for(data), **known})
     return TrainingOptions(**known) if known else None
+
+
+def prediction(
+    *, tta: bool, k_ensemble: str | None, adaptive_k: AdaptiveK | None, head_prior: bool
+) -> PredictionOptions | None:
+    """The options of answering that were given; None where none was."""
+    if not (tta or k_ensemble is not None or adaptive_k is not None or head_prior):
+        return None
+    from attnknn.predict import PredictionOptions
+
+    parts = None if k_ensemble is None else [part.strip() for part in k_ensemble.split(",")]
+    if parts is not None and not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise InvalidInput(f"--k-ensemble {k_ensemble}: give whole numbers between commas, such as 16,64,256")
+    return PredictionOptions(
+        views="probabilities" if tta else None,
+        k_ensemble=None if parts is None else tuple(map(int, parts)),
+        adaptive_k=None if adaptive_k is None else adaptive_k.value,
+        prior="head" if head_prior else "classes",
+    )
 
 
 def picture_size(text: str | None) -> tuple[int, int] | None:

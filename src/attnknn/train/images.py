@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,8 +73,21 @@ def train_images(
             *(rows, held, classes, stage, seed, where, beliefs), epochs if last else None, path, title
         )
         if options.relabel:
-            beliefs = beliefs_of(task)
+            beliefs = _believed(task)
     return TrainedImages(task.model.network.eval(), history, beliefs)
+
+
+def _believed(task: ImageTask) -> Beliefs | None:
+    """What is believed of the labels; None, with a warning, where a class would all but vanish."""
+    beliefs = beliefs_of(task)
+    if beliefs.keeps_classes(task.rows.labels):
+        return beliefs
+    warnings.warn(
+        "labels stay as given: the training has learned too little to revise them; more epochs may help",
+        UserWarning,
+        stacklevel=4,
+    )
+    return None
 
 
 def _trained(

@@ -1,14 +1,18 @@
-"""How far a training is, on a terminal: the epoch, the loss, the validation NLL and the time left."""
+"""How far a training is, on a terminal: a bar with the time left, and the numbers of the last epochs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
+    from rich.live import Live
     from rich.progress import Progress
+
+_SHOWN: Final = 6  # validated epochs in the table
 
 
 class Bar(Protocol):
@@ -31,7 +35,7 @@ class _Silent:
 
 @contextmanager
 def progress_bar(title: str | None, *, epochs: int, steps: int, done: int = 0) -> Iterator[Bar]:
-    """A bar on stderr; silent without a title or where stderr is not a terminal.
+    """A bar on stderr, below a table of the last epochs; silent without a title or where stderr is no terminal.
 
     Args:
         title: What is trained.
@@ -44,25 +48,59 @@ def progress_bar(title: str | None, *, epochs: int, steps: int, done: int = 0) -
         return
     # Not on top: rich is slow to import, and few who train look at a terminal.
     from rich.console import Console
+    from rich.live import Live
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True, markup=False, highlight=False, emoji=False)
     name, numbers = (TextColumn(each, markup=False) for each in ("{task.description}", "{task.fields[numbers]}"))
-    with Progress(name, BarColumn(), numbers, TimeRemainingColumn(), console=console) as shown:
-        yield _Shown(shown, title, epochs, steps, done)
+    bar = Progress(name, BarColumn(), numbers, TimeRemainingColumn(), console=console)
+    with Live(bar, console=console, refresh_per_second=5) as live:
+        yield _Shown(live, bar, title, epochs, steps, done)
 
 
 class _Shown:
-    def __init__(self, shown: Progress, title: str, epochs: int, steps: int, done: int) -> None:
-        self._shown, self._epochs = shown, epochs
+    def __init__(self, live: Live, bar: Progress, title: str, epochs: int, steps: int, done: int) -> None:
+        self._live, self._bar, self._epochs = live, bar, epochs
+        self._last: deque[Mapping[str, float]] = deque(maxlen=_SHOWN)
         start = described({"epoch": done}, epochs)
-        self._task = shown.add_task(title, total=epochs * steps, completed=done * steps, numbers=start)
+        self._task = bar.add_task(title, total=epochs * steps, completed=done * steps, numbers=start)
 
     def step(self) -> None:
-        self._shown.advance(self._task)
+        self._bar.advance(self._task)
 
     def epoch(self, numbers: Mapping[str, float]) -> None:
-        self._shown.update(self._task, numbers=described(numbers, self._epochs))
+        from rich.console import Group
+        from rich.table import Table
+
+        self._bar.update(self._task, numbers=described(numbers, self._epochs))
+        if not any(name.startswith("validation_") for name in numbers):
+            return
+        self._last.append(numbers)
+        heads, body = tabled(self._last)
+        table = Table(box=None, pad_edge=False)
+        for head in heads:
+            table.add_column(head, justify="right")
+        for row in body:
+            table.add_row(*row)
+        self._live.update(Group(table, self._bar))
+
+
+def tabled(epochs: Iterable[Mapping[str, float]]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of a table of epochs: what was lost where, the learning rate, and every validation score.
+
+    >>> tabled([{"epoch": 2, "loss_nca": 0.5, "loss_total": 0.5, "lr": 0.25, "validation_nll": 1.5}])
+    (['epoch', 'lr', 'loss nca', 'nll'], [['2', '0.25', '0.5', '1.5']])
+    """
+    each = list(epochs)
+    left = ("epoch", "lr", "loss_total", "gradient_norm", "seconds")
+    names = list(dict.fromkeys(name for numbers in each for name in numbers if name not in left))
+    order = ["epoch", "lr", *(name for name in names if name.startswith("loss_")), *_scores(names)]
+    heads = [name.removeprefix("validation_").replace("_", " ") for name in order]
+    return heads, [[f"{numbers[name]:.4g}" if name in numbers else "" for name in order] for numbers in each]
+
+
+def _scores(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith("validation_")]
 
 
 def described(numbers: Mapping[str, float], epochs: int) -> str:

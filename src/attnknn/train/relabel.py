@@ -38,6 +38,12 @@ class Beliefs:
             found.update(self.held.cpu().numpy().tobytes())
         return found.hexdigest()
 
+    def keeps_classes(self, given: Tensor) -> bool:
+        """Whether every class keeps a quarter of the training images that it was given, at least."""
+        classes = self.rows.shape[1]
+        before, after = (torch.bincount(each, minlength=classes) for each in (given, self.rows.argmax(dim=1)))
+        return bool((4 * after >= before).all())
+
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
         """The likeliest class of each image."""
         first, second = (None if each is None else each.argmax(dim=1).cpu().numpy() for each in self._both())
