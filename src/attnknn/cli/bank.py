@@ -97,13 +97,18 @@ def add(
             metavar="NAME", help="A new label to allow; that of all images, where DATA is a folder of one class."
         ),
     ] = None,
+    as_is: Annotated[
+        bool,
+        typer.Option("--as-is", help="Let each example of a new class count as one, however few they are."),
+    ] = False,
     data_dir: arguments.DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Teach a model new examples at once.
 
     A label that it does not know is refused unless --classes or --new-class names it. Images lie in a folder for
-    each class; or in a folder of their own, all of the one class that --new-class names.
+    each class; or in a folder of their own, all of the one class that --new-class names. The examples of a new
+    class count together as much as a class does on average, unless --as-is is given.
 
     Exits 0 when the model is saved, 2 for bad input.
     """
@@ -124,7 +129,7 @@ def add(
         screen.note(f"columns that the model does not use: {models.some(ignored)}")
     before = len(fitted.bank_)
     with input_checks():
-        given = fitted.add(X, labels, ids=names, classes=fresh)
+        given = fitted.add(X, labels, ids=names, classes=fresh, sample_weight=None if as_is else "balanced")
     _save(fitted, model, before, {"added": given}, f"added {len(given)} examples", as_json=as_json)
 
 

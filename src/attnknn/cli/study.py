@@ -190,6 +190,7 @@ def _show(study: Study, report: Mapping[str, Any], out: Path) -> None:
         f"{config['data']}: {len(report['seeds'])} seeds, {tested}; ± is half a 95 % t interval over seeds"
     )
     names = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "ece_floor": "floor", "auc": "AUC"}
+    names |= {"recall_new": "new class", "accuracy_others": "others"}
     shown = {name: head for name, head in names.items() if any(name in m for m in report["methods"].values())}
     if shown:
         body = [

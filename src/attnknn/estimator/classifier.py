@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from attnknn.attend import AttentionOptions
 from attnknn.bank import Id, MemoryBank
@@ -24,8 +24,10 @@ from attnknn.estimator.benches import lessons_of, make_benches, renumbered, scho
 from attnknn.estimator.fitting import Fit, Wish, fit_voter, has_free_parts, wished
 from attnknn.estimator.image_benches import Suspect, image_members
 from attnknn.estimator.inputs import (
+    balancing_weights,
     checked_labels,
     checked_rows,
+    checked_weights,
     class_weights,
     codes_of,
     with_classes,
@@ -146,7 +148,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = with_classes(np.unique(labels), classes)
         codes = codes_of(labels, self.classes_)
         factors = class_weights(self.class_weight, self.classes_, labels)
-        weights = self._sample_weight(sample_weight, rows)
+        weights = checked_weights(sample_weight, len(rows))
         self._seed = int(check_random_state(self.random_state).randint(2**31))
         ks = self.prediction is not None and self.prediction.fits_ks
         apart = has_free_parts(self.weights, options.k, self.calibration, ks)
@@ -222,7 +224,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> list[Id]:
         """Teach new examples at once, without retraining; returns their ids.
 
-        A label that the model does not know is refused unless ``classes`` names it.
+        Args:
+            X: Rows.
+            y: Their labels. One that the model does not know is refused unless ``classes`` names it.
+            ids: Their names, or None to number them.
+            classes: New labels to allow.
+            sample_weight: How much each counts; ``"balanced"`` lets those of a new class count together as much as
+                a class does on average: without it a handful is outvoted where k is large.
         """
         check_is_fitted(self)
         rows = checked_rows(self, X, reset=False)
@@ -230,10 +238,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(labels) != len(rows):
             raise InvalidInput(f"{len(rows)} rows, but {len(labels)} labels")
         features = self.embedder_.transform(rows)
-        weights = self._sample_weight(sample_weight, rows)
+        balanced = isinstance(sample_weight, str) and sample_weight == "balanced"
+        weights = None if balanced else checked_weights(sample_weight, len(rows))
         with self._guard.write():
             known = with_classes(self.classes_, classes)
             codes = codes_of(labels, known)
+            if balanced:
+                weights = balancing_weights(labels, self.classes_, self.voter_.bank)
             before = self.voter_.bank.ids if len(known) > len(self.classes_) else []
             added = self.voter_.add(features, codes, ids, weights)
             self._extend_classes(known, before)
@@ -363,16 +374,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         features: NDArray[Any] = self.embedder_.transform(checked_rows(self, X, reset=False))
         return features
-
-    def _sample_weight(self, sample_weight: ArrayLike | None, rows: Any) -> Floats | None:
-        if sample_weight is None:
-            return None
-        weights: Floats = _check_sample_weight(sample_weight, np.empty((len(rows), 1)), ensure_non_negative=True)
-        with np.errstate(over="ignore"):
-            total = float(weights.sum())
-        if len(weights) and not 0 < total < np.inf:
-            raise InvalidInput(f"sample_weight must have a finite sum above 0, got {total:g}")
-        return weights
 
     def _extend_classes(self, known: NDArray[Any], ids: Sequence[Id]) -> None:
         """Renumber the labels of ``ids``, which were taught before ``known`` was."""

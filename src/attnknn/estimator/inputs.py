@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 
+from attnknn.bank import MemoryBank
 from attnknn.data import Column, Table, as_images, as_table, is_frame
 from attnknn.errors import InvalidInput
 
@@ -129,6 +130,28 @@ def class_weights(given: Any, classes: NDArray[Any], labels: NDArray[Any]) -> ND
     if not np.isfinite(each).all() or (each < 0).any():
         raise InvalidInput(f"class_weight must be finite and not negative, got {given!r}")
     return each
+
+
+def checked_weights(sample_weight: Any, rows: int) -> NDArray[np.float64] | None:
+    """(rows,) weights as given: not negative, with a finite sum above 0."""
+    if sample_weight is None:
+        return None
+    weights: NDArray[np.float64] = _check_sample_weight(
+        sample_weight, np.empty((rows, 1)), ensure_non_negative=True
+    )
+    with np.errstate(over="ignore"):
+        total = float(weights.sum())
+    if rows and not 0 < total < np.inf:
+        raise InvalidInput(f"sample_weight must have a finite sum above 0, got {total:g}")
+    return weights
+
+
+def balancing_weights(labels: NDArray[Any], known: NDArray[Any], bank: MemoryBank) -> NDArray[np.float64]:
+    """(rows,) weights by which the rows of each new label weigh together what a known class does on average."""
+    totals = bank.label_weights(len(known))
+    mean = totals[totals > 0].mean() if (totals > 0).any() else 1.0
+    _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    return np.where(np.isin(labels, known), 1.0, mean / counts[inverse])
 
 
 def codes_of(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:

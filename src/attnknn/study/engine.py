@@ -15,7 +15,7 @@ from attnknn.estimator.options import search_device
 from attnknn.study import record
 from attnknn.study.cells import Cells
 from attnknn.study.differences import DRAWN, under_draws
-from attnknn.study.job import Floats, Job, Stopwatch
+from attnknn.study.job import Fitted, Floats, Job, Stopwatch
 from attnknn.study.methods import METHODS
 from attnknn.study.recipe import Recipe
 from attnknn.study.report import report_of
@@ -111,7 +111,7 @@ def run_cell(cells: Cells, job: Job, method: str, machine: Machine, keep: Path |
         fitted = METHODS[method](job)
         if keep is not None and fitted.save is not None:
             fitted.save(keep)
-        content, arrays = _scored(job, fitted.predict, fitted.settings, fitted.seconds)
+        content, arrays = _scored(job, fitted)
     except MissingExtra as problem:
         cells.write(method, job.seed, {"not_run": str(problem), **machine.told()})
         return None
@@ -135,17 +135,26 @@ def scores(probabilities: Floats, labels: Rows, draws: int) -> dict[str, float]:
     return found | {"auc": metrics.auc(probabilities, labels)} if probabilities.shape[1] == 2 else found
 
 
-def _scored(
-    job: Job, predict: Any, settings: dict[str, Any], seconds: float
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _focused(probabilities: Floats, labels: Rows, focus: int | None) -> dict[str, float]:
+    """Recall of one class and accuracy on the rest, where a class is of interest."""
+    if focus is None:
+        return {}
+    right, new = probabilities.argmax(axis=1) == labels, labels == focus
+    return {"recall_new": float(right[new].mean()), "accuracy_others": float(right[~new].mean())}
+
+
+def _scored(job: Job, fitted: Fitted) -> tuple[dict[str, Any], dict[str, Any]]:
     """The cell's content and arrays. The test rows are asked for here, and nowhere else."""
     at: Parts = job.parts
-    said, truth = predict(at.test), job.task.codes[at.test]
+    said, truth = fitted.predict(at.test), job.task.codes[at.test]
     content = {
-        "settings": settings,
+        "settings": fitted.settings,
         "rows": {"train": len(at.train), "test": len(at.test)},
-        "seconds": {"fit": seconds, "predict": said.seconds},
-        "metrics": scores(said.calibrated, truth, job.recipe.draws),
+        "seconds": {"fit": fitted.seconds, "predict": said.seconds},
+        "metrics": {
+            **scores(said.calibrated, truth, job.recipe.draws),
+            **_focused(said.calibrated, truth, fitted.focus),
+        },
         "uncalibrated": scores(said.uncalibrated, truth, job.recipe.draws),
     }
     arrays = {

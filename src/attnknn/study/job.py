@@ -47,12 +47,14 @@ class Fitted:
         seconds: From the rows to here, choosing included.
         predict: Probabilities of rows of the task.
         save: Writes the model to a folder, where it can be saved.
+        focus: A class whose recall is of interest, and the accuracy on all others.
     """
 
     settings: dict[str, Any]
     seconds: float
     predict: Callable[[Rows], Predictions]
     save: Callable[[Path], None] | None = None
+    focus: int | None = None
 
 
 Method = Callable[[Job], Fitted]

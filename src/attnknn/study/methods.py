@@ -10,6 +10,7 @@ from attnknn.study.cnn import CNN
 from attnknn.study.job import Method
 from attnknn.study.ours import Ours
 from attnknn.study.recipe import MANNERS, PARTS
+from attnknn.study.teaching import Taught
 
 EVERYTHING = AttentionOptions(distance_bias=True, prototypes=True, self_attention=True, always=True)
 NOTHING = AttentionOptions().without("projections", "label_bias")
@@ -44,5 +45,10 @@ METHODS: dict[str, Method] = {
     "attention+ensemble": Ours("attention", ensemble=True),
     "attention-none": Ours("attention", attention=NOTHING),
     "attention-all": Ours("attention", attention=EVERYTHING),
+    "untaught": Taught(0),
+    "taught-5": Taught(5),
+    "taught-20": Taught(20),
+    "taught-20-as-is": Taught(20, balanced=False),
+    "taught-100": Taught(100),
     **{f"attention-all-{part}": Ours("attention", attention=_without(part)) for part in PARTS},
 }

@@ -34,6 +34,9 @@ PARTS = ("projections", "distance_bias", "label_bias", "prototypes", "self_atten
 ABLATED = ("attention-none", "attention-all", *(f"attention-all-{part}" for part in PARTS))
 """Attention without learned parts, with all of them, and with all but one; none is dropped for lack of gain."""
 
+TAUGHT = ("untaught", "taught-5", "taught-20", "taught-20-as-is", "taught-100")
+"""A class left out of the training, then taught by so many examples; as they are, or as much as a class weighs."""
+
 BASELINES = ("sklearn-knn", "mlp", "hgb", "lightgbm")
 
 
@@ -69,6 +72,13 @@ STUDIES: dict[str, Study] = {
         "Every learned part of the attention switched off in turn, on the same vectors and neighbors.",
         methods=ABLATED,
         leads=("attention-all", *ABLATED[2:]),
+    ),
+    "new-class": Study(
+        "new-class",
+        "A class left out of the training and taught afterwards by a few examples: its recall, and the cost.",
+        methods=TAUGHT,
+        leads=("taught-20",),
+        on_images=TAUGHT,
     ),
 }
 

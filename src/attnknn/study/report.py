@@ -12,7 +12,7 @@ from attnknn.metrics import seed_interval
 from attnknn.study.cells import Cells
 from attnknn.study.differences import BUILDERS, DRAWN, difference, image_pairs, pairs
 from attnknn.study.methods import METHODS
-from attnknn.study.recipe import ABLATED, OURS
+from attnknn.study.recipe import ABLATED, OURS, TAUGHT
 from attnknn.study.verdicts import verdicts
 
 Found = dict[tuple[str, int], dict[str, Any]]
@@ -82,8 +82,8 @@ def _seconds(done: Found, method: str, seeds: Sequence[int]) -> dict[str, Any]:
 def _differences(cells: Cells, done: Found, methods: Sequence[str]) -> dict[str, Any]:
     drawn = {key: cells.predictions(*key) for key in done} if cells.recipe.train_rows is not None else None
     found: dict[str, Any] = {}
-    images = cells.recipe.ours.images is not None
-    for mine, other in image_pairs(methods) if images else pairs(methods, (*OURS, *ABLATED)):
+    images = cells.recipe.ours.images is not None and cells.recipe.study == "main"
+    for mine, other in image_pairs(methods) if images else pairs(methods, (*OURS, *ABLATED, *TAUGHT)):
         gaps = {metric: _difference(done, drawn, (mine, other), metric) for metric in BUILDERS}
         found.setdefault(mine, {})[other] = {metric: gap for metric, gap in gaps.items() if gap is not None}
     return found

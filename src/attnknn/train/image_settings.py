@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
+
+from torch import nn
 
 from attnknn.errors import InvalidInput
 from attnknn.train.optimizer import OptimizerName
@@ -36,6 +38,7 @@ class ImageOptions(TrainingOptions):
         weights: A file of ImageNet weights in torchvision's format, for the ResNets.
         frozen: Whether the backbone's features are the vectors as they are: only the attention learns.
         trunk_lr: Factor of the backbone's learning rate; below 1 for weights that come from elsewhere.
+        layer_decay: Factor of the learning rate from each layer of the backbone to the one below it; likewise.
         augmentation: Name of a policy, or an ``Augmentation``.
         mix: ``mixup`` or ``cutmix``: each image holds a part of another, and the loss asks for both labels.
         mix_alpha: Of the beta distribution that their shares are drawn from; 0.3.
@@ -61,6 +64,7 @@ class ImageOptions(TrainingOptions):
     weights: str | os.PathLike[str] | None = None
     frozen: bool = False
     trunk_lr: float = 1.0
+    layer_decay: float = 1.0
     augmentation: str | Augmentation = "photos"
     mix: Mix | None = None
     mix_alpha: float | None = None
@@ -83,6 +87,7 @@ class ImageOptions(TrainingOptions):
         check_option("relabel", self.relabel, "a whole number from 0 to 5", whole=True, low=0, high=5)
         for name in ("trunk_lr", "mix_alpha"):
             check_option(name, getattr(self, name), "above 0", open_low=True)
+        check_option("layer_decay", self.layer_decay, "above 0 and at most 1", open_low=True, high=1)
         if self.mix is not None and self.mix not in MIXES:
             raise InvalidInput(f"mix must be None or one of {', '.join(MIXES)}, got {self.mix!r}")
         check_option("mix_share", self.mix_share, "a share above 0 and at most 1", open_low=True, high=1)
@@ -93,7 +98,7 @@ class ImageOptions(TrainingOptions):
             raise InvalidInput("nca=0 and auxiliary=0 leave nothing to learn from")
         if not self.nca and self.hard:
             raise InvalidInput(f"hard={self.hard} is a loss of neighbors, but nca=0 has none")
-        for name, usual in (("trunk_lr", 1.0), ("relabel", 0)):
+        for name, usual in (("trunk_lr", 1.0), ("layer_decay", 1.0), ("relabel", 0)):
             if self.frozen and getattr(self, name) != usual:
                 raise InvalidInput(f"{name}={getattr(self, name)} is of a backbone that learns, but it is frozen")
 
@@ -107,8 +112,16 @@ class ImageOptions(TrainingOptions):
             ema=None if self.ema is None else min(self.ema, max(0.1, 1 - _REMEMBERED / steps)),
             lr=(0.4 if self.lr is None else self.lr) * self.batch(rows) / _BATCH,
             validate_every=self.validate_every,
-            lr_scales={} if self.trunk_lr == 1.0 else {"network.trunk": self.trunk_lr},
         )
+
+    def lr_scales(self, trunk: nn.Module) -> dict[str, float]:
+        """Factors of the learning rate for the layers of a backbone, those next to the input last to learn."""
+        if self.layer_decay == 1.0:
+            return {} if self.trunk_lr == 1.0 else {"network.trunk": self.trunk_lr}
+        names = list(_layers(trunk, "network.trunk"))
+        return {
+            name: self.trunk_lr * self.layer_decay ** (len(names) - 1 - depth) for depth, name in enumerate(names)
+        }
 
     @property
     def mixed(self) -> float:
@@ -133,6 +146,15 @@ class ImageOptions(TrainingOptions):
         if self.batch_size is not None:
             return min(self.batch_size, rows)
         return min(_BATCH, max(32, rows // 8), rows)
+
+
+def _layers(module: nn.Module, name: str) -> Iterator[str]:
+    """The names of the layers that have parameters, from the input on; lists of layers are taken apart."""
+    for child, part in module.named_children():
+        if isinstance(part, nn.Sequential | nn.ModuleList):
+            yield from _layers(part, f"{name}.{child}")
+        elif any(each.requires_grad for each in part.parameters()):
+            yield f"{name}.{child}"
 
 
 def training_from_state(state: Mapping[str, Any]) -> TrainingOptions:

@@ -111,7 +111,8 @@ def _trained(
         precision=precision,
         device=device,
     )
-    loop = replace(options.loop(len(rows)), precision=precision)
+    scales = options.lr_scales(task.model.network.trunk)
+    loop = replace(options.loop(len(rows)), precision=precision, lr_scales=scales)
     told = options.told(), None if beliefs is None else beliefs.digest
     history = run(
         task,
