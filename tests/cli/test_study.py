@@ -16,7 +16,7 @@ QUICK = ("--methods", "sklearn-knn,distance+raw", "--seeds", "2")
 
 def test_studies_are_listed_one_to_a_line(attnknn):
     lines = attnknn("study", "list").stdout.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["main", "ablation"]
+    assert [line.partition(":")[0] for line in lines] == ["main", "ablation", "new-class"]
     assert attnknn.json("study", "list")["studies"][0]["methods"][0] == "sklearn-knn"
 
 

@@ -354,3 +354,20 @@ def test_files_of_format_1_still_load_and_answer_as_they_did_when_written():
     np.testing.assert_array_equal(model.classes_, recorded["classes"])
     np.testing.assert_allclose(model.predict_proba(recorded["rows"]), recorded["probabilities"], rtol=0, atol=1e-9)
     assert json.loads((GOLDEN / "model" / "manifest.json").read_text())["format"] == 1
+
+
+def test_a_handful_of_a_new_class_can_count_as_much_as_a_class_does():
+    random = np.random.default_rng(0)
+    X = np.concatenate([random.normal(at, 1, (60, 2)) for at in ((0, 0), (8, 0))])
+    model = AttnKNNClassifier(60, weights="uniform", calibration=None).fit(X, np.repeat([0, 1], 60))
+    few, asked = random.normal((4, 6), 1, (3, 2)), random.normal((4, 6), 1, (20, 2))
+    alone, together = (
+        model,
+        AttnKNNClassifier(60, weights="uniform", calibration=None).fit(X, np.repeat([0, 1], 60)),
+    )
+    alone.add(few, [2] * 3, classes=[2])
+    ids = together.add(np.vstack([few, X[:1]]), [2] * 3 + [0], classes=[2], sample_weight="balanced")
+    assert (alone.predict(asked) == 2).mean() < 0.1
+    assert (together.predict(asked) == 2).mean() > 0.9
+    weights = together.bank_.weights(together.bank_.rows(ids))
+    np.testing.assert_allclose(weights, [20, 20, 20, 1])

@@ -38,7 +38,7 @@ def untrained(monkeypatch):
         fitted.append((job.seed, how.weights))
         return model
 
-    def reweighed(model, weights, attention=None):
+    def reweighed(model, weights, attention=None, prediction=None):
         return AttnKNNClassifier(**{**model.get_params(), "weights": weights}).fit(*model.rows_)
 
     monkeypatch.setattr(ours, "trained", trained)

@@ -48,7 +48,7 @@ def test_nothing_about_test_rows_changes_what_is_chosen(name, recipe, task):
     frame.loc[plain.parts.test, "color"] = "never seen"
     codes = task.codes.copy()
     codes[plain.parts.test] = 0
-    other = replace(task, frame=frame, table=as_table(frame), codes=codes)
+    other = replace(task, X=frame, columns=as_table(frame), codes=codes)
     changed = replace(plain, task=other, parts=replace(plain.parts, labels=codes))
     first, second = METHODS[name](plain), METHODS[name](changed)
     assert first.settings == second.settings

@@ -380,7 +380,22 @@ def test_the_learning_rate_shrinks_with_the_batch():
     assert [options.batch(rows) for rows in (50_000, 800, 40, 20)] == [512, 100, 32, 20]
     assert options.loop(50_000).lr == pytest.approx(0.4)
     assert options.loop(800).lr == pytest.approx(0.4 * 100 / 512)
-    assert ImageOptions(trunk_lr=0.1).loop(800).lr_scales == {"network.trunk": 0.1}
+
+
+def test_layers_next_to_the_input_learn_slower():
+    trunk = network_for(rows_of(*stripes(4))).trunk
+    assert ImageOptions().lr_scales(trunk) == {}
+    assert ImageOptions(trunk_lr=0.1).lr_scales(trunk) == {"network.trunk": 0.1}
+    scales = ImageOptions(trunk_lr=0.1, layer_decay=0.5).lr_scales(trunk)
+    assert list(scales)[:3] == ["network.trunk.conv1", "network.trunk.bn1", "network.trunk.layer1.0"]
+    assert list(scales.values()) == pytest.approx([0.1 * 0.5**at for at in reversed(range(len(scales)))])
+    done = train_images(
+        *(rows_of(*stripes(24)), None),
+        classes=2,
+        options=ImageOptions(**{**LESSON, "epochs": 1, "validate_every": 1}, layer_decay=0.5),
+        seed=0,
+    )
+    assert len(done.history.epochs) == 1  # every layer that was named is in the model, or the loop would refuse
 
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

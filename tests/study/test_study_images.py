@@ -1,0 +1,150 @@
+"""The study of images: one training for all our methods, one for the CNN, and what their cells tell."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+
+from attnknn import AttnKNNClassifier, CNNClassifier, ImageOptions
+from attnknn.errors import InvalidInput
+from attnknn.estimator import cnn as cnn_module
+from attnknn.estimator import image_benches
+from attnknn.study.cells import Cells
+from attnknn.study.engine import run_study
+from attnknn.study.job import Job
+from attnknn.study.ours import audit
+from attnknn.study.recipe import Noise
+from attnknn.study.splits import parts, recipe_for, task_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+OPTIONS = {"epochs": 2, "augmentation": "digits", "embed_dim": 16, "batch_size": 16, "validate_every": 2}
+ASKED = ("cnn", "cnn+tta", "attention", "attention+tta+k-ensemble", "attention+head-prior")
+
+
+def pictures(count=90):
+    digits = load_digits()
+    kept = np.flatnonzero(digits.target < 3)[:count]
+    return np.clip(digits.images[kept] * 16, 0, 255).astype(np.uint8)[..., None], digits.target[kept]
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    found = recipe_for(*pictures(), data="digits/", target="folder", named=False, images=OPTIONS)
+    return replace(found, draws=20, ours=replace(found.ours, k_ensemble=(2, 8)))
+
+
+@pytest.fixture(scope="module")
+def task(recipe):
+    return task_of(*pictures(), recipe)
+
+
+@pytest.fixture(scope="module")
+def ran(recipe, task, tmp_path_factory):
+    """A study that ran, its folder, and how often images were trained on."""
+    out, trainings = tmp_path_factory.mktemp("study"), []
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (cnn_module, image_benches):
+            real = module.train_images
+            patch.setattr(module, "train_images", lambda *a, r=real, **k: (trainings.append(1), r(*a, **k))[1])
+        outcome = run_study(
+            recipe, task, methods=ASKED, seeds=[0], out=out, device="cpu", commit="x", keep=["attention"]
+        )
+    return outcome, out, trainings
+
+
+def test_every_method_has_its_cell_and_two_trainings_serve_them_all(ran):
+    outcome, _, trainings = ran
+    assert outcome.failed == {}
+    assert set(outcome.report["methods"]) == set(ASKED)
+    assert len(trainings) == 2
+    assert outcome.report["config"]["ours"]["images"]["epochs"] == 2
+
+
+def test_the_cnn_differs_from_the_attention_in_one_option(ran):
+    for name in ("cnn", "cnn+tta"):
+        (told,) = ran[0].report["settings"][name]
+        assert told["differs"] == {"nca": {"attention": 1.0, "cnn": 0.0}}
+    assert set(ran[0].report["differences"]["attention+head-prior"]) == {"attention", "cnn", "cnn+tta"}
+
+
+def test_a_second_run_trains_nothing(ran, recipe, task, monkeypatch):
+    monkeypatch.setattr(image_benches, "train_images", None)
+    monkeypatch.setattr(cnn_module, "train_images", None)
+    again = run_study(recipe, task, methods=ASKED, seeds=[0], out=ran[1], device="cpu", commit="x")
+    assert again.report["methods"] == ran[0].report["methods"]
+
+
+def test_the_kept_model_gives_what_the_cell_holds(ran, recipe, task):
+    model = AttnKNNClassifier.load(ran[1] / "models" / "attention-0", device="cpu")
+    kept = Cells.open(ran[1], recipe).predictions("attention", 0)
+    np.testing.assert_allclose(model.predict_proba(task.take(kept["rows"])), kept["probabilities"], atol=1e-5)
+
+
+def test_wrong_labels_that_were_found_are_counted(recipe, task):
+    noisy = recipe_for(
+        *pictures(), data="digits/", target="folder", named=False, images=OPTIONS, noise=Noise(0.4, "symmetric")
+    )
+    assert noisy.ours.images["relabel"] == 2
+    job = Job(noisy, task, parts(task, noisy, 0), 0)
+    rows = job.parts.train
+    wrong = np.flatnonzero(job.parts.labels[rows] != task.codes[rows])
+    right = np.flatnonzero(job.parts.labels[rows] == task.codes[rows])
+    mended = [
+        SimpleNamespace(id=int(at), label=task.classes[task.codes[rows[at]]]) for at in wrong[: len(wrong) // 2]
+    ]
+    spoiled = [SimpleNamespace(id=int(at), label=task.classes[(task.codes[rows[at]] + 1) % 3]) for at in right[:5]]
+    found = audit(SimpleNamespace(suspects_=(*mended, *spoiled)), job)["audit"]
+    assert found["recall"] == pytest.approx(len(mended) / len(wrong))
+    assert found["precision"] == pytest.approx(len(mended) / (len(mended) + 5))
+    assert found["labels_right_before"] == pytest.approx(0.6, abs=0.01)
+    assert found["labels_right_after"] == pytest.approx((len(right) - 5 + len(mended)) / len(rows))
+    assert audit(SimpleNamespace(suspects_=()), replace(job, recipe=recipe)) == {}
+
+
+def test_images_and_tables_do_not_take_each_others_options():
+    with pytest.raises(InvalidInput, match="does not read epochs"):
+        recipe_for(np.ones((30, 2)), np.arange(30) % 2, data="f", target="y", named=False, images={"epochs": 2})
+
+
+@pytest.fixture(scope="module")
+def cnn():
+    images, labels = pictures()
+    return CNNClassifier(training=ImageOptions(**OPTIONS), device="cpu", random_state=0).fit(images, labels)
+
+
+def test_a_cnn_answers_by_its_head_alone(cnn):
+    images, labels = pictures()
+    chances = cnn.predict_proba(images[:7])
+    np.testing.assert_allclose(chances.sum(axis=1), 1)
+    assert cnn.options_ == replace(ImageOptions(**OPTIONS), nca=0.0)
+    assert cnn.score(images, labels) == np.mean(cnn.predict(images) == labels)
+    assert clone(cnn).get_params()["training"] == ImageOptions(**OPTIONS)
+
+
+def test_views_are_averaged_before_calibration(cnn):
+    images = pictures()[0][:5]
+    several = cnn.with_views()
+    assert several.network_ is cnn.network_
+    assert several.calibrator_ != cnn.calibrator_
+    shown = cnn._policy.views(torch.from_numpy(images).permute(0, 3, 1, 2) / 255)
+    each = [cnn.network_.head_logits(cnn.network_.trunk_features(view)).softmax(dim=1) for view in shown]
+    mean = sum(each).detach().numpy() / len(shown)
+    np.testing.assert_allclose(several.head_proba(images), mean, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"training": ImageOptions(relabel=1)}, "relabel"),
+        ({"training": ImageOptions(frozen=True, backbone="efficientnet-lite0")}, "frozen"),
+        ({"calibration": "density"}, "calibration"),
+    ],
+)
+def test_what_a_cnn_cannot_do_is_refused(arguments, message):
+    with pytest.raises(InvalidInput, match=message):
+        CNNClassifier(**arguments).fit(*pictures(40))
