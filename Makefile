@@ -4,6 +4,9 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 JOBS ?= 2
 
+# pip would compile thousands of files that nothing imports; the others are kept compiled once they were.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test quick check lint types format bench results soak docs clean
 
 setup: $(STAMP)
@@ -12,7 +15,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch -e '.[dev]'
+	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt torch -e '.[dev]'
 	@touch $(STAMP)
 
 demo: setup  ## Compare the weightings on digits and explain a right and a wrong answer in demo.html

@@ -9,7 +9,7 @@ settings.register_profile(
     deadline=None,  # a busy machine is no failure
     derandomize=False,
     print_blob=True,
-    max_examples=60,
+    max_examples=40,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("house")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,16 @@ SOURCE = ROOT / "src" / "attnknn"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 
+@cache
 def imported(path):
     """Top-level names of everything a module imports, wherever in it."""
+    names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            names.update(alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module.partition(".")[0]
+            names.add(node.module.partition(".")[0])
+    return names
 
 
 def importers_of(name):

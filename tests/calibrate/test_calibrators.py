@@ -338,3 +338,16 @@ def test_bad_predictions_are_refused_at_fit_and_at_use(kind):
         fit_calibrator(kind, 2 * p, y, density=np.zeros(20))
     with pytest.raises(InvalidInput, match="must be finite, got nan"):
         fit_calibrator(kind, p, y, density=np.zeros(20)).transform(p * np.nan, np.zeros(20))
+
+
+def test_labels_of_which_many_are_wrong_still_tell_the_temperature_of_the_right_ones():
+    random = np.random.default_rng(0)
+    sharp = random.dirichlet(np.full(10, 0.08), 4000)
+    truth = np.array([random.choice(10, p=row) for row in sharp])
+    wrong = random.random(4000) < 0.4
+    given = np.where(wrong, (truth + random.integers(1, 10, 4000)) % 10, truth)
+    hot = sharp**0.5 / (sharp**0.5).sum(axis=1, keepdims=True)  # right at T = 0.5
+    found = Temperature.through_noise(hot, given, np.ones(4000))
+    assert found.value == pytest.approx(0.5, rel=0.25)
+    naive = fit_calibrator("temperature", hot, given)
+    assert naive.value > 1.5 * found.value  # hedges for what is wrong with the labels

@@ -171,6 +171,7 @@ def test_policies_are_those_of_the_package():
     assert [each.value for each in Policy] == list(POLICIES)
 
 
-def test_studies_still_take_tables_only(attnknn, folder, tmp_path):
-    said = attnknn.refused("study", "main", "--data", folder, "--out", tmp_path / "runs")
-    assert "takes tables" in said
+def test_a_study_of_tables_refuses_images(attnknn, folder, tmp_path):
+    said = attnknn.refused("study", "ablation", "--data", folder, "--out", tmp_path / "runs")
+    assert "the study ablation is of tables" in said
+    assert not (tmp_path / "runs").exists()

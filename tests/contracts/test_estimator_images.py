@@ -1,10 +1,16 @@
 """The classifier on images: one face for tables and pictures."""
 
+import copy
+import os
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
 from attnknn import AttnKNNClassifier, InvalidInput, MemoryBank
+from attnknn.data.named import load_named
 from attnknn.train import ImageOptions, TrainingOptions
 
 QUICK = ImageOptions(
@@ -15,17 +21,22 @@ QUICK = ImageOptions(
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+def pictures(classes):
+    bunch = load_digits(n_class=classes)
+    order = np.random.default_rng(0).permutation(len(bunch.images))
+    return np.clip(bunch.images * 16, 0, 255).astype(np.uint8)[order], bunch.target[order]
+
+
 @pytest.fixture(scope="module")
 def digits():
     """Handwritten digits of 8 x 8 pixels as bytes: three classes, some to learn from, some to ask about."""
-    bunch = load_digits(n_class=3)
-    images = np.clip(bunch.images * 16, 0, 255).astype(np.uint8)
-    order = np.random.default_rng(0).permutation(len(images))
-    return images[order[:160]], bunch.target[order[:160]], images[order[160:360]], bunch.target[order[160:360]]
+    images, labels = pictures(3)
+    return images[:160], labels[:160], images[160:360], labels[160:360]
 
 
 @pytest.fixture(scope="module")
 def model(digits):
+    """The one that is trained: tests only read it."""
     return AttnKNNClassifier(random_state=0, training=QUICK).fit(*digits[:2])
 
 
@@ -73,18 +84,16 @@ def test_an_explanation_names_pictures_and_adds_up(model, digits):
         np.testing.assert_allclose(powered / powered.sum(), expected, atol=1e-6)
 
 
-def test_a_new_class_is_taught_without_retraining(digits):
-    images, labels, asked, wanted = digits
-    old = labels < 2
-    taught = AttnKNNClassifier(random_state=0, training=QUICK).fit(images[old], labels[old])
-    before = taught.predict(asked[wanted < 2])
-    few = np.flatnonzero(labels == 2)[:20]
-    taught.add(images[few], labels[few], classes=[2])
-    answers = taught.predict(asked)
-    assert (answers[wanted == 2] == 2).mean() > 0.2  # five epochs teach little; without teaching it is 0
-    assert (answers[wanted < 2] == wanted[wanted < 2]).mean() > (before == wanted[wanted < 2]).mean() - 0.1
+def test_a_new_class_is_taught_without_retraining(model, digits):
+    taught, (_, _, asked, wanted) = copy.deepcopy(model), digits
+    images, labels = pictures(4)
+    new = images[labels == 3]
+    before = taught.predict(asked)
+    taught.add(new[:20], [3] * 20, classes=[3])
+    assert (taught.predict(new[20:]) == 3).mean() > 0.2  # five epochs teach little; without teaching it is 0
+    assert (taught.predict(asked) == wanted).mean() > (before == wanted).mean() - 0.1
     taught.remove(taught.bank_.ids[:1])
-    assert len(taught.bank_) == old.sum() + 19
+    assert len(taught.bank_) == 160 + 19
 
 
 REFUSED = {
@@ -135,3 +144,47 @@ def test_arrays_that_are_no_images_are_refused(case):
 def test_too_few_images_are_refused_in_words(digits):
     with pytest.raises(InvalidInput, match="too few to train on"):
         AttnKNNClassifier().fit(digits[0][:6], digits[1][:6] % 2)
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not os.environ.get("ATTNKNN_DATA"), reason="ATTNKNN_DATA is not set")
+def test_mnist_is_learned_from_a_few_pictures():
+    if not (Path(os.environ["ATTNKNN_DATA"]) / "MNIST").is_dir():
+        pytest.skip("the original files of mnist are not shipped: there is no MNIST in ATTNKNN_DATA")
+    found = load_named("mnist")
+    smaller, kept = found.X[:, ::2, ::2], np.flatnonzero(found.y < 4)  # four classes, a quarter of the pixels
+    learn, asked = np.intersect1d(kept, found.train_rows)[:150], np.intersect1d(kept, found.test_rows)[:200]
+    options = ImageOptions(epochs=4, augmentation="digits", embed_dim=32, batch_size=20, validate_every=4)
+    model = AttnKNNClassifier(training=options, random_state=0, device="cpu").fit(smaller[learn], found.y[learn])
+    assert model.score(smaller[asked], found.y[asked]) > 0.7
+
+
+def test_members_agree_on_labels_that_the_first_revised(digits, tmp_path):
+    images, labels = digits[:2]
+    options = replace(QUICK, relabel=1, epochs=2, validate_every=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnknn.train.relabel.Beliefs.keeps_classes", lambda self, given: True)
+        model = AttnKNNClassifier(4, n_estimators=2, training=options, random_state=0, device="cpu").fit(
+            images[:80], labels[:80]
+        )
+    first, second = (each.bank for each in model.voter_.members)
+    assert first.labels(first.live).tolist() == second.labels(second.live).tolist()
+    now = model.classes_[first.labels(first.live)]
+    changed = {each.id: each for each in model.suspects_}
+    assert {at for at in range(80) if now[at] != labels[at]} == set(changed)
+    assert all(changed[at].label == now[at] and changed[at].given == labels[at] for at in changed)
+    judges = model._benches[0].hearings[0].judges
+    assert judges.given is not None
+    model.save(tmp_path / "model")
+    assert AttnKNNClassifier.load(tmp_path / "model", device="cpu").suspects_ == model.suspects_
+
+
+def test_neighbors_need_vectors_that_were_trained_for_them(digits):
+    with pytest.raises(InvalidInput, match="CNNClassifier"):
+        AttnKNNClassifier(training=replace(QUICK, nca=0.0), device="cpu").fit(*digits[:2])
+
+
+def test_ids_that_repeat_are_refused_before_the_training(digits, monkeypatch):
+    monkeypatch.setattr("attnknn.estimator.image_benches.train_images", None)
+    with pytest.raises(InvalidInput, match="'a' was given twice"):
+        AttnKNNClassifier(training=QUICK, device="cpu").fit(*digits[:2], ids=["a"] * len(digits[0]))

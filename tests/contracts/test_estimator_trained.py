@@ -593,12 +593,12 @@ def test_auto_projects_more_than_256_numeric_columns():
 def test_the_validation_rows_choose_between_a_table_and_a_projection(common):
     """Directions decide the class: seen at once where columns share a unit, hidden where each has its own."""
     draw = np.random.default_rng(0)
-    y = draw.integers(0, 3, 600)
-    X = np.eye(3)[y] @ draw.normal(size=(3, 6)) * draw.lognormal(sigma=1.5, size=(600, 1))
+    y = draw.integers(0, 3, 400)
+    X = np.eye(3)[y] @ draw.normal(size=(3, 6)) * draw.lognormal(sigma=1.5, size=(400, 1))
     X = X + 0.2 * draw.normal(size=X.shape)
     if not common:
         X = X * np.logspace(-4, 4, 6) + 1e5 * np.logspace(-4, 4, 6)
-    model = AttnKNNClassifier(training=TrainingOptions(epochs=6), random_state=0).fit(X, y)
+    model = AttnKNNClassifier(training=TrainingOptions(epochs=4), random_state=0).fit(X, y)
     assert network_of(model) == ("linear" if common else "periodic")
     assert model.score(X, y) > 0.8
     told = model.explain(X[:1])[0].neighbors[0].row

@@ -27,7 +27,7 @@ def loo_shares(X, y, k, weigh):
     shares = []
     for at, row in enumerate(X):
         gaps = np.sqrt(((X - row) ** 2).sum(axis=1))
-        others = np.flatnonzero((X != row).any(axis=1))
+        others = np.flatnonzero((row != X).any(axis=1))
         near = others[np.argsort(gaps[others], kind="stable")[:k]]
         weights = weigh(gaps[near])
         shares.append((weights * (y[near] == y[at])).sum() / weights.sum())
@@ -150,12 +150,12 @@ def reliability_gains(share):
     gains = []
     for seed in range(3):
         X, y = shuffled(load_digits, 1797, seed)
-        given = np.where(np.random.default_rng(seed).random(700) < share, (y[:700] + 1) % 10, y[:700])
+        given = np.where(np.random.default_rng(seed).random(1200) < share, (y[:1200] + 1) % 10, y[:1200])
         plain, trusting = (
-            AttnKNNClassifier(weights=weights, embedder="identity", random_state=seed).fit(X[:700], given)
+            AttnKNNClassifier(weights=weights, embedder="identity", random_state=seed).fit(X[:1200], given)
             for weights in ("softmax", "reliability")
         )
-        gains.append(trusting.score(X[700:], y[700:]) - plain.score(X[700:], y[700:]))
+        gains.append(trusting.score(X[1200:], y[1200:]) - plain.score(X[1200:], y[1200:]))
     return gains
 
 

@@ -38,10 +38,9 @@ def weights(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(
-    ("backbone", "side"),
-    [("resnet18", 28), ("resnet18", 64), ("resnet18", 224), ("resnet50", 32), ("resnet50", 224)],
+    ("backbone", "side", "channels"),
+    [("resnet18", 28, 1), ("resnet18", 64, 3), ("resnet18", 224, 1), ("resnet50", 32, 1), ("resnet50", 96, 3)],
 )
 def test_images_become_vectors_of_unit_length(backbone, side, channels):
     network = started(side, channels, backbone=backbone)

@@ -1,4 +1,4 @@
-"""Random operations on a bank beside a plain dictionary; the tests run 20,000 of them, the soak 200,000."""
+"""Random operations on a bank beside a plain dictionary; the tests run 10,000 of them, the soak 200,000."""
 
 import tempfile
 from pathlib import Path

@@ -175,8 +175,9 @@ ALL = {
     ("name", "calibration"),
     [
         *((name, "density") for name in ALL),
-        *((name, "temperature") for name in ("views of vectors", "everything")),
-        *((name, None) for name in ("views of probabilities", "certified", "head")),
+        ("everything", "temperature"),
+        ("certified", None),
+        ("head", None),
     ],
 )
 def test_options_compose_with_calibration_abstention_explanations_and_files(

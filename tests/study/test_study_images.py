@@ -1,6 +1,7 @@
 """The study of images: one training for all our methods, one for the CNN, and what their cells tell."""
 
 from dataclasses import replace
+from shutil import copytree, rmtree
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
 
 from attnknn import AttnKNNClassifier, CNNClassifier, ImageOptions
 from attnknn.errors import InvalidInput
@@ -140,7 +142,8 @@ def test_views_are_averaged_before_calibration(cnn):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"training": ImageOptions(relabel=1)}, "relabel"),
+        ({"training": {"epochs": 1}}, "training must be"),
+        ({"validation_fraction": 0}, "validation_fraction"),
         ({"training": ImageOptions(frozen=True, backbone="efficientnet-lite0")}, "frozen"),
         ({"calibration": "density"}, "calibration"),
     ],
@@ -148,3 +151,32 @@ def test_views_are_averaged_before_calibration(cnn):
 def test_what_a_cnn_cannot_do_is_refused(arguments, message):
     with pytest.raises(InvalidInput, match=message):
         CNNClassifier(**arguments).fit(*pictures(40))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_cnn_says_that_images_are_too_few(count):
+    with pytest.raises(InvalidInput, match="too few to train on"):
+        CNNClassifier(training=ImageOptions(**OPTIONS)).fit(*(each[:count] for each in pictures()))
+
+
+def test_a_cnn_answers_nothing_about_no_images_and_nothing_before_fit(cnn):
+    assert cnn.predict(pictures()[0][:0]).shape == (0,)
+    with pytest.raises(NotFittedError):
+        CNNClassifier().predict(pictures()[0])
+
+
+def test_a_model_that_cannot_be_kept_or_is_lacking_is_told_or_made(ran, recipe, task, tmp_path):
+    out = tmp_path / "study"
+    copytree(ran[1], out)
+    rmtree(out / "models")
+    asked = {"methods": ["cnn", "attention"], "seeds": [0], "out": out, "device": "cpu", "commit": "x"}
+    found = run_study(recipe, task, **asked, keep=["cnn"])
+    assert found.failed == {"cnn-0": "its model cannot be saved"}
+    assert run_study(recipe, task, **asked, keep=["attention"]).failed == {}
+    assert (out / "models" / "attention-0" / "manifest.json").exists()
+
+
+def test_another_recipe_is_told_by_what_differs(ran, recipe):
+    other = replace(recipe, ours=replace(recipe.ours, images={**recipe.ours.images, "epochs": 7}))
+    with pytest.raises(InvalidInput, match=r"differ in ours\.images\.epochs \(2 there, 7 here\)$"):
+        Cells.open(ran[1], other)

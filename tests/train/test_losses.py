@@ -343,3 +343,21 @@ def test_a_query_that_may_see_nothing_gives_nothing_a_share():
     leave_out = torch.tensor([[True, True], [False, True]])
     shares = class_shares(torch.eye(2), torch.eye(2), torch.eye(2), 1.0, leave_out=leave_out)
     assert shares.tolist() == [[0.0, 0.0], [1.0, 0.0]]
+
+
+def test_a_class_that_is_far_away_still_pulls():
+    query, keys = torch.tensor([[1.0, 0.0]], requires_grad=True), torch.tensor([[1.0, 0.1], [-1.0, 0.5]])
+    shares = class_shares(query, keys, torch.eye(2), 100.0)
+    loss = -shares[0, 1].log()
+    loss.backward()
+    assert loss.item() == pytest.approx(
+        nca(query, keys, torch.tensor([1]), torch.arange(2), 100.0, metric="cosine").item()
+    )
+    assert query.grad.abs().max() > 1
+
+
+def test_a_key_without_weight_is_as_good_as_hidden():
+    prior = torch.tensor([-torch.inf, -torch.inf])
+    assert (
+        class_shares(torch.eye(2), torch.eye(2), torch.eye(2), 1.0, key_prior=prior).tolist() == [[0.0, 0.0]] * 2
+    )

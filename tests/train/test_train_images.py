@@ -316,7 +316,7 @@ def test_labels_stay_as_given_where_a_class_would_vanish(monkeypatch):
     assert Beliefs(torch.eye(2)[torch.arange(24) % 2], None).keeps_classes(torch.arange(24) % 2)
     monkeypatch.setattr("attnknn.train.images.beliefs_of", lambda task: one_class)
     options = ImageOptions(**{**LESSON, "batch_size": 12, "epochs": 1, "validate_every": 1}, relabel=1)
-    with pytest.warns(UserWarning, match="labels stay as given"):
+    with pytest.warns(UserWarning, match="labels stay as they are"):
         done = train_images(rows_of(*stripes(24)), None, classes=2, options=options, seed=0)
     assert done.beliefs is None
 

@@ -47,6 +47,25 @@ class Temperature:
         return cls(float(np.clip(np.exp(problem.best_constant()), COLDEST, HOTTEST)))
 
     @classmethod
+    def through_noise(cls, probabilities: ArrayLike, given: Ints, sample_weight: Floats) -> Temperature:
+        """The T that suits labels of which an unknown share is wrong, each as likely to name any other class.
+
+        Share and T are those of least NLL together. So the probabilities are of the true labels, although only
+        given ones were seen.
+        """
+        checked = checked_probabilities(probabilities)
+        share, others = sample_weight / sample_weight.sum(), max(1, checked.shape[1] - 1)
+        rates = np.linspace(0.0, 0.9, 46)[:, None]
+        best, least = 1.0, np.inf
+        for heat in np.exp(np.linspace(*LOG_RANGE, 121)):
+            own = _powered(checked, np.full(len(checked), heat))[np.arange(len(checked)), given]
+            seen = (1 - rates) * own + rates * (1 - own) / others
+            loss = float((-np.log(np.maximum(seen, 1e-12)) @ share).min())
+            if loss < least - SMALLEST_GAIN:
+                best, least = float(heat), loss
+        return cls(best)
+
+    @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Temperature:
         """The temperature saved in ``state``."""
         return cls(number(state, "temperature", COLDEST, HOTTEST))

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-_DATA = "CSV, TSV or Parquet file, or a data set: see `attnknn data list`."
+from attnknn.errors import InvalidInput
+
+_DATA = "CSV, TSV or Parquet file; folder of images; or a data set: see `attnknn data list`."
 _IMAGES, _ANSWERS = "Images", "Answers"  # panels of the help
 
 Data = Annotated[
@@ -127,6 +129,15 @@ HeadPrior = Annotated[
         "--head-prior", rich_help_panel=_ANSWERS, help="Let the image network's head take the place of the prior."
     ),
 ]
+
+
+def check_outside(out: Path | None, data: str) -> None:
+    """Refuse to write into a folder of images that is read: the next reading would find it there."""
+    if out is None or not Path(data).is_dir():
+        return
+    if Path(data).resolve() in (out.resolve(), *out.resolve().parents):
+        raise InvalidInput(f"{out} lies inside {data}, whose folders are classes; choose another place")
+
 
 StudyOut = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for cells and report.json.")]
 Seeds = Annotated[int, typer.Option(metavar="N", min=1, max=100, help="How many seeds.")]

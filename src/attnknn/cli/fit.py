@@ -77,6 +77,8 @@ def fit(
     """
     neighbors = _neighbors(k)
     _check_out(out, force=force)
+    for folder in (out, checkpoint):
+        arguments.check_outside(folder, data)
     if test is not None and test_share:
         raise typer.BadParameter(
             "cannot stand beside --test, which names what to test on", param_hint="--test-share"
@@ -251,6 +253,7 @@ def _check_labels(table: Rows) -> None:
 def _check_out(out: Path, *, force: bool) -> None:
     """Refuse early, before the work, to overwrite what is there."""
     if not out.exists():
+        _check_writable(out)
         return
     if not out.is_dir():
         raise InvalidInput(f"{out} is a file; --out names a folder for the model")
@@ -260,6 +263,17 @@ def _check_out(out: Path, *, force: bool) -> None:
         raise InvalidInput(f"{out} is a folder with other things in it, not a model; choose another --out")
     if not force:
         raise InvalidInput(f"{out} holds a model already; use --force to overwrite it, or choose another --out")
+
+
+def _check_writable(out: Path) -> None:
+    """Make the folder and take it away again: what cannot be saved should not be trained."""
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    try:
+        out.mkdir(parents=True)
+        for folder in made:
+            folder.rmdir()
+    except OSError as problem:
+        raise InvalidInput(f"{out} cannot be made: {problem.strerror or problem}") from None
 
 
 def _is_model(folder: Path) -> bool:

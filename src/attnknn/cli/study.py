@@ -28,7 +28,12 @@ def list_studies(as_json: arguments.Json = False) -> None:
     """
     if as_json:
         screen.emit(
-            {"studies": [{"name": s.name, "line": s.line, "methods": s.methods} for s in STUDIES.values()]}
+            {
+                "studies": [
+                    {"name": s.name, "line": s.line, "methods": s.methods, "on_images": s.on_images}
+                    for s in STUDIES.values()
+                ]
+            }
         )
         return
     for study in STUDIES.values():
@@ -62,6 +67,7 @@ def command(study: Study) -> Callable[..., None]:
     ) -> None:
         asked = _methods(methods, _offered(study, data), "--methods")
         kept = [] if keep is None else _methods(keep, asked, "--keep")
+        arguments.check_outside(out, data)
         if save is not None and save.is_dir():
             raise InvalidInput(f"{save} is a folder; --save names a file")
         images: dict[str, Any] = {"epochs": epochs, "compile": compiled or None, "image_size": image_size}

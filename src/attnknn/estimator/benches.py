@@ -7,6 +7,7 @@ a last training on all rows makes the vectors that are served.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,7 +119,8 @@ def renumbered(bench: Bench, place: NDArray[np.int64]) -> Bench:
     hearings = []
     for bank, judges in ((each.bank.copy(), each.judges) for each in bench.hearings):
         bank.update(bank.ids, labels=place[bank.labels(bank.live)])
-        hearings.append(Hearing(bank, replace(judges, labels=place[judges.labels])))
+        given = None if judges.given is None else place[judges.given]
+        hearings.append(Hearing(bank, replace(judges, labels=place[judges.labels], given=given)))
     outputs = tuple(int(place[each]) for each in bench.outputs)
     return replace(bench, hearings=tuple(hearings), outputs=outputs)
 
@@ -180,6 +182,9 @@ def lessons_of(
     names: list[Id] = [*range(count)] if ids is None else [*ids]
     if len(names) != count:
         raise InvalidInput(f"{count} rows, but {len(names)} ids")
+    if len(set(names)) < count:
+        twice = next(name for name, times in Counter(names).items() if times > 1)
+        raise InvalidInput(f"ids must differ from each other; {twice!r} was given twice")
     lessons: list[Lesson] = []
     together = None if groups is None else checked_groups(numbered_groups(groups), count)
     for kind in chosen_embedders(model, rows):

@@ -196,7 +196,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         other: Self = copy(self).set_params(weights=weights, attention=attention, prediction=prediction)
         options = check_options(clone(other).set_params(embedder="auto", training=None, n_estimators=1))
         check_prediction(other, "image" if self.fitted_on_images_ else self.embedder, self.voter_.bank.index)
-        options = replace(options, training=self.training or options.training)
+        # A checkpoint is of the fit; other weights are another training.
+        options = replace(options, training=replace(self.training or options.training, checkpoint=None))
         with self._guard.read():
             other._guard = ReadersWriterLock()
             other._benches = [replace(bench, bank=bench.bank.copy()) for bench in self._benches]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -12,13 +13,15 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from attnknn.calibrate import Calibrator, Identity, fit_calibrator
+from attnknn.calibrate import Calibrator, Identity
 from attnknn.data import as_images
 from attnknn.embed.images import embed_views
 from attnknn.errors import InvalidInput
 from attnknn.estimator.benches import held_out, twins
+from attnknn.estimator.fitting import calibrated
+from attnknn.estimator.image_benches import check_enough
 from attnknn.estimator.inputs import checked_labels, codes_of, with_classes
-from attnknn.estimator.options import training_device
+from attnknn.estimator.options import check_fraction, training_device
 from attnknn.train import ImageOptions, Rows, train_images
 from attnknn.train.policies import chosen_policy
 
@@ -74,17 +77,18 @@ class CNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y: Labels: integers, booleans or strings.
             classes: All labels there may ever be, when ``y`` does not show them all.
         """
-        if self.calibration not in CALIBRATIONS:
-            raise InvalidInput(f"calibration must be one of {CALIBRATIONS}, got {self.calibration!r}")
+        self._check()
         images, labels = as_images(X), checked_labels(y)
         if len(labels) != len(images):
             raise InvalidInput(f"inconsistent numbers of samples: {len(images)} images, {len(labels)} labels")
         self.classes_ = with_classes(np.unique(labels), classes)
         self.options_ = as_cnn(self.training or ImageOptions())
-        groups = twins(images.reshape(len(images), -1))
+        groups = twins(images.reshape(len(images), int(np.prod(images.shape[1:]))))
         together = np.full(len(images), -1) if groups is None else groups
         rows = Rows(images, codes_of(labels, self.classes_), np.ones(len(images)), together)
+        check_enough(rows)
         seed = int(check_random_state(self.random_state).randint(2**31))
+        folder = self.options_.checkpoint
         learn, held = held_out(rows, self.validation_fraction, seed)
         done = train_images(
             *(rows.take(learn), rows.take(held)),
@@ -92,6 +96,7 @@ class CNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             options=self.options_,
             seed=seed,
             device=training_device(self.device, None),
+            checkpoint=None if folder is None else Path(folder) / "cnn.pt",
             progress="training cnn" if self.verbose else None,
         )
         self.network_, self.history_ = done.network, done.history
@@ -109,7 +114,9 @@ class CNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Floats:
         """(images, classes) calibrated probabilities, in the order of ``classes_``."""
-        return self.calibrator_.transform(self.head_proba(X))
+        check_is_fitted(self, "network_")
+        bare = self.head_proba(X)
+        return self.calibrator_.transform(bare) if len(bare) else bare
 
     def head_proba(self, X: Any) -> Floats:
         """(images, classes) probabilities before calibration."""
@@ -123,19 +130,25 @@ class CNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable label of each image."""
         chances = self.predict_proba(X)
-        found: NDArray[Any] = self.classes_[chances.argmax(axis=1)]
+        found: NDArray[Any] = self.classes_[chances.argmax(axis=1)] if len(chances) else self.classes_[:0]
         return found
 
     def _calibrated(self) -> Calibrator:
         if self.calibration is None or len(self.classes_) < 2:
             return Identity()
-        return fit_calibrator(self.calibration, self.head_proba(self._held.features), self._held.labels)
+        held = self._held
+        return calibrated(self.calibration, self.head_proba(held.features), held.labels, held.weights)
+
+    def _check(self) -> None:
+        if self.calibration not in CALIBRATIONS:
+            raise InvalidInput(f"calibration must be one of {CALIBRATIONS}, got {self.calibration!r}")
+        if self.training is not None and not isinstance(self.training, ImageOptions):
+            raise InvalidInput(f"training must be None or ImageOptions(...), got {self.training!r}")
+        check_fraction(self.validation_fraction)
 
 
 def as_cnn(options: ImageOptions) -> ImageOptions:
     """The same training without neighbors."""
     if options.frozen:
         raise InvalidInput("a frozen backbone has no head to answer by; frozen=False trains one")
-    if options.hard or options.relabel:
-        raise InvalidInput("hard and relabel are of neighbors, which a CNN does not have")
-    return replace(options, nca=0.0)
+    return replace(options, nca=0.0, hard=0.0, relabel=0)  # those are of neighbors too

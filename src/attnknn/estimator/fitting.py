@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from attnknn.attend import AttentionOptions, LearnedWeighting, Weighting, WeightingKind
 from attnknn.attend.self_attention import MOST_NEIGHBORS as SELF_ATTENTION_MOST
-from attnknn.calibrate import Calibrator, Identity, Isotonic, fit_calibrator, fit_prior_mass
+from attnknn.calibrate import Calibrator, Identity, Isotonic, Temperature, fit_calibrator, fit_prior_mass
 from attnknn.estimator.benches import Bench
 from attnknn.estimator.jury import Heard, Jury, Polled, Rule, judges_heard, rules_of, widths
 from attnknn.estimator.options import TRAIN_FROM, Options, augmentation_of, training_device
@@ -356,14 +356,27 @@ def _calibrated(voter: Voter, calibration: str, polled: Polled) -> Calibrator:
     if calibration == "prior" or voter.classes < 2:
         return Identity()
     votes = vote(torch.from_numpy(polled.evidence), torch.from_numpy(polled.prior), voter.mass).numpy()
-    # One surprise more than was seen: n right answers in n do not prove certainty.
+    if polled.given is not None:  # revised labels are the model's own: by them it would always be right
+        return Temperature.through_noise(votes, polled.given, polled.importance)
+    return calibrated(calibration, votes, polled.labels, polled.importance, polled.density)
+
+
+def calibrated(
+    calibration: str,
+    votes: Floats,
+    labels: NDArray[np.int64],
+    importance: Floats,
+    density: Floats | None = None,
+) -> Calibrator:
+    """A calibrator fitted on these votes and one surprise more: n right answers in n do not prove certainty."""
     surest = int(votes.max(axis=1).argmax())
-    votes, density = np.vstack([votes, votes[surest]]), np.append(polled.density, polled.density[surest])
-    labels = np.append(polled.labels, np.argsort(-votes[surest], kind="stable")[1])
-    importance = np.append(polled.importance, polled.importance.mean())
+    votes = np.vstack([votes, votes[surest]])
+    density = None if density is None else np.append(density, density[surest])
+    labels = np.append(labels, np.argsort(-votes[surest], kind="stable")[1])
+    importance = np.append(importance, importance.mean())
     fitted = fit_calibrator(calibration, votes, labels, density=density, sample_weight=importance)
     if isinstance(fitted, Isotonic):  # a class that no judge showed would get a curve of zeros
-        shown = np.bincount(labels, minlength=voter.classes) > 0
+        shown = np.bincount(labels, minlength=votes.shape[1]) > 0
         curves = zip(fitted.curves, shown, strict=True)
         fitted = replace(fitted, curves=tuple(curve if known else AS_VOTED for curve, known in curves))
     return fitted

@@ -14,7 +14,7 @@ from attnknn.bank import Id
 from attnknn.embed import embed
 from attnknn.errors import InvalidInput
 from attnknn.estimator.benches import FOLDS, Bench, Lesson, School, filled, held_out, teachable
-from attnknn.train import Hearing, ImageOptions, Judges, TrainedImages, train_images
+from attnknn.train import Hearing, ImageOptions, Judges, Rows, TrainedImages, train_images
 from attnknn.train.relabel import Beliefs
 
 
@@ -60,20 +60,45 @@ class ImageMembers:
 
 def image_members(lesson: Lesson, school: School, options: ImageOptions) -> ImageMembers:
     """Members share the held-out images and differ in all that is drawn; the first revises labels for all."""
-    if not teachable(lesson.rows, 1):
-        raise InvalidInput(
-            f"{len(lesson.rows)} images of {len(np.unique(lesson.rows.labels))} classes are too few to train on: "
-            f"at least {4 * FOLDS} different ones, and two of at least two classes, are needed"
-        )
+    if not options.nca:
+        raise InvalidInput("nca=0 trains no vectors to find neighbors by; CNNClassifier answers by the head")
+    if options.frozen and not teachable(lesson.rows, 1):
+        return ImageMembers(lesson, [_frozen(lesson, school, options)])
+    check_enough(lesson.rows)
     learn, held = held_out(lesson.rows, school.fraction, school.seed)
-    benches, chances = [], None
+    benches, chances, given = [], None, lesson.rows.labels
     for member in range(school.members):
         done = _trained(lesson, school, options, (learn, held), member)
         if done.beliefs is not None:
             lesson, chances = _revised(lesson, done.beliefs, learn, held)
-            options = replace(options, relabel=0)
-        benches.append(_bench(lesson, school, options, (learn, held), done, member))
+        options = replace(options, relabel=0)
+        bench = _bench(lesson, school, options, (learn, held), done, member)
+        benches.append(bench if chances is None else _judged_by(bench, given, school.seed, held))
     return ImageMembers(lesson, benches, chances)
+
+
+def check_enough(rows: Rows) -> None:
+    """Refuse images that are too few to train on and to hold some out."""
+    if not teachable(rows, 1):
+        raise InvalidInput(
+            f"{len(rows)} images of {len(np.unique(rows.labels))} classes are too few to train on: "
+            f"at least {4 * FOLDS} different ones, and two of at least two classes, are needed"
+        )
+
+
+def _frozen(lesson: Lesson, school: School, options: ImageOptions) -> Bench:
+    """A member that learns nothing, from images too few to hold some out: they judge their own bank."""
+    everyone = np.arange(len(lesson.rows))
+    done = _trained(lesson, school, options, (everyone, everyone[:0]), 0)
+    bank = filled(lesson, embed(done.network, lesson.rows.features), features=True)
+    return Bench(done.network, bank, (), (done.history,), school.seed)
+
+
+def _judged_by(bench: Bench, given: NDArray[np.int64], seed: int, held: NDArray[np.int64]) -> Bench:
+    """The same bench whose judges remember the labels that they were given."""
+    (hearing,) = bench.hearings
+    shuffled = np.random.default_rng(seed).permutation(held)
+    return replace(bench, hearings=(replace(hearing, judges=replace(hearing.judges, given=given[shuffled])),))
 
 
 def _trained(

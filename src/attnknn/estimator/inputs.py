@@ -147,11 +147,20 @@ def checked_weights(sample_weight: Any, rows: int) -> NDArray[np.float64] | None
 
 
 def balancing_weights(labels: NDArray[Any], known: NDArray[Any], bank: MemoryBank) -> NDArray[np.float64]:
-    """(rows,) weights by which the rows of each new label weigh together what a known class does on average."""
+    """(rows,) weights by which the rows of each new label weigh together what a known class does on average.
+
+    More rows of a known class weigh what its rows do on average.
+    """
     totals = bank.label_weights(len(known))
+    rows = np.bincount(bank.labels(bank.live), minlength=len(known))
     mean = totals[totals > 0].mean() if (totals > 0).any() else 1.0
-    _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    return np.where(np.isin(labels, known), 1.0, mean / counts[inverse])
+    names, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    each = mean / counts
+    for at, name in enumerate(names):
+        place = np.flatnonzero(known == name)
+        if len(place) and rows[place[0]]:
+            each[at] = totals[place[0]] / rows[place[0]]
+    return np.asarray(each[inverse])
 
 
 def codes_of(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from attnknn.bank import MemoryBank, Neighbors
 from attnknn.errors import InvalidInput
 from attnknn.estimator.voter import Floats, believed
-from attnknn.predict import CELLS, AnyWeigher, Lens, PredictionOptions, answer
+from attnknn.predict import CELLS, AnyWeigher, Lens, PredictionOptions, answer, mean_evidence
 from attnknn.predict.adaptive import ByCertificate, ByEntropy, entropy_share, fit_thresholds, usual_tiers
 from attnknn.predict.options import ERROR
 from attnknn.predict.several import BaseWeigher, KEnsemble, fit_shares, nearest
 from attnknn.predict.views import Asked
 from attnknn.train import Judges
 
-_MOST_CELLS: Final = 4_000_000  # judges x neighbors that are looked at
+_MOST_CELLS: Final = 16_000_000  # judges x neighbors that are looked at, a part of them at a time
 
 Rule = Callable[[BaseWeigher], AnyWeigher]
 """What becomes of a weigher of one k."""
@@ -61,6 +61,7 @@ class Polled:
     labels: NDArray[np.int64]
     prior: Floats  # (judges, classes)
     importance: Floats
+    given: NDArray[np.int64] | None = None  # labels before the training revised them
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +81,22 @@ class Jury:
                 for each, (k, rule) in zip(self.heard, rules, strict=True)
             ]
             voices = [pair for member in said for pair in member]
-            mean = torch.stack([evidence for evidence, _ in voices]).mean(dim=0)
+            mean = mean_evidence([evidence for evidence, _ in voices])
             parts.append((mean.numpy(), np.mean([density for _, density in voices], axis=0)))
         evidence, density = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return Polled(evidence, density, self.labels, self.prior, self.importance)
+        return Polled(evidence, density, self.labels, self.prior, self.importance, self.given)
 
     @property
     def labels(self) -> NDArray[np.int64]:
         """(judges,)."""
         return np.concatenate([each.judges.labels for each in self.heard[0]])
+
+    @property
+    def given(self) -> NDArray[np.int64] | None:
+        """(judges,) labels before the training revised them; None where it did not."""
+        each = [heard.judges.given for heard in self.heard[0]]
+        known = [given for given in each if given is not None]
+        return np.concatenate(known) if len(known) == len(each) else None
 
     @property
     def importance(self) -> Floats:

@@ -62,9 +62,7 @@ def check_options(model: Any) -> Options:
     _one_of("calibration", model.calibration, CALIBRATIONS)
     _one_of("device", str(model.device).split(":")[0], ("auto", "cpu", "cuda", "mps"))
     check_that_all_is_read(model, model.embedder)
-    share = model.validation_fraction
-    if isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) < 1:
-        raise InvalidInput(f"validation_fraction must be between 0 and 1, got {share!r}")
+    check_fraction(model.validation_fraction)
     parts = model.attention or AttentionOptions()
     if parts.self_attention and not isinstance(model.n_neighbors, str) and model.n_neighbors > MOST_NEIGHBORS:
         raise InvalidInput(f"self_attention takes at most {MOST_NEIGHBORS} neighbors, got {model.n_neighbors}")
@@ -76,6 +74,12 @@ def check_options(model: Any) -> Options:
         return Options(checked_k(model.n_neighbors), *rest)
     except InvalidInput as problem:
         raise InvalidInput(f"n_neighbors: {problem}; or 'auto'") from problem
+
+
+def check_fraction(share: Any) -> None:
+    """Refuse a share of rows to hold out that is none."""
+    if isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) < 1:
+        raise InvalidInput(f"validation_fraction must be between 0 and 1, got {share!r}")
 
 
 def check_that_all_is_read(model: Any, embedder: str) -> None:

@@ -2,7 +2,7 @@
 
 from attnknn.predict.explain import Explanation, Explanations, Reason
 from attnknn.predict.options import PredictionOptions
-from attnknn.predict.plain import CELLS, Answer, Poll, answer
+from attnknn.predict.plain import CELLS, Answer, Poll, answer, mean_evidence
 from attnknn.predict.views import Lens
 from attnknn.predict.weighers import AnyWeigher, base_of, weigher_from_state
 
@@ -18,5 +18,6 @@ __all__ = [
     "Reason",
     "answer",
     "base_of",
+    "mean_evidence",
     "weigher_from_state",
 ]

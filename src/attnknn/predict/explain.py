@@ -79,7 +79,9 @@ class Explanation:
 
     def text(self, most: int = 10) -> str:
         """A few lines for a terminal; at most ``most`` neighbors and classes."""
-        lines = [f"prediction {self.prediction}  (probability {self.probabilities[self.prediction]:.3f})"]
+        lines = [
+            f"prediction {_one_line(self.prediction)}  (probability {self.probabilities[self.prediction]:.3f})"
+        ]
         ranked = sorted(self.probabilities.items(), key=lambda item: -item[1])[:most]
         shown, given, prior = self.neighbors[:most], self.contributions, self.from_prior
         wide = _width([label for label, _ in ranked] + [reason.label for reason in shown])
@@ -133,12 +135,17 @@ class Explanations(Sequence[Explanation]):
 
 def _width(values: Sequence[Any]) -> int:
     """Columns for a list of names, with a gap behind the longest."""
-    return min(_LONGEST, max(_LEAST, *(len(str(value)) + 2 for value in values), 0))
+    return min(_LONGEST, max(_LEAST, *(len(_one_line(value)) + 2 for value in values), 0))
+
+
+def _one_line(value: Any) -> str:
+    """Text without breaks, which a table has no room for."""
+    return str(value).translate({ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"})
 
 
 def _cut(value: Any, width: int) -> str:
     """A name in so many columns; of one that is too long the end is kept, where paths differ."""
-    text = str(value)
+    text = _one_line(value)
     text = text if len(text) < width else f"...{text[5 - width :]}"
     return f"{text:<{width}}"
 

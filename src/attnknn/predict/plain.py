@@ -50,9 +50,7 @@ class Poll:
     @property
     def evidence(self) -> Tensor:
         """(queries, classes)."""
-        if len(self.answers) == 1:
-            return self.answers[0].evidence
-        return torch.stack([each.evidence for each in self.answers]).mean(dim=0)
+        return mean_evidence([each.evidence for each in self.answers])
 
     @property
     def density(self) -> NDArray[np.float64]:
@@ -75,6 +73,15 @@ class Poll:
         count = len(self.answers)
         each = [(name, label, float(np.mean(g)), weight / count) for name, (label, g, weight) in merged.items()]
         return sorted(each, key=lambda share: -share[3])  # stable: equal weights stay nearest first
+
+
+def mean_evidence(voices: Sequence[Tensor]) -> Tensor:
+    """(queries, classes) mean of what several voices say; one that has no evidence of a query says nothing."""
+    if len(voices) == 1:
+        return voices[0]
+    total = torch.stack(list(voices)).sum(dim=0)
+    spoken = sum((each.sum(dim=1, keepdim=True) > 0).to(total) for each in voices)
+    return total / torch.as_tensor(spoken).clamp(min=1.0)
 
 
 def answer(

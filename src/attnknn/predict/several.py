@@ -68,7 +68,7 @@ class KEnsemble:
         for k, share in zip(self.ks, self.shares, strict=True):
             own = self.base(nearest(near, k), bank, queries, class_weight=class_weight, leaving_out=leaving_out)
             mixed[:, : own.shape[1]] += share * own
-            spoken += share * (own.sum(dim=1, keepdim=True) > 0)  # of a small k all may weigh nothing
+            spoken += share * (own.sum(dim=1, keepdim=True) > 0).double()  # of a small k all may weigh nothing
         return mixed / torch.where(spoken > 0, spoken, 1.0)
 
     def state(self) -> dict[str, Any]:

@@ -82,7 +82,10 @@ def run_study(
     machine = Machine(search_device(device), commit or record.commit())
     rows = {seed: parts(task, recipe, seed) for seed in seeds}
     cells = Cells.open(out, recipe)
-    todo = [(method, seed) for seed in seeds for method in methods if not cells.done(method, seed)]
+    models = {(method, seed): out / "models" / f"{method}-{seed}" for method in keep for seed in seeds}
+    lacking = {key for key, folder in models.items() if not folder.exists()}
+    every = [(method, seed) for seed in seeds for method in methods]
+    todo = [key for key in every if key in lacking or not cells.done(*key)]
     failed: dict[str, str] = {}
     pace, shared = Pace(cells, todo), dict[str, Any]()
     for at, (method, seed) in enumerate(todo):
@@ -90,9 +93,8 @@ def run_study(
         if at and todo[at - 1][1] != seed:
             shared = {}
         watch = Stopwatch()
-        models = out / "models" / f"{method}-{seed}" if method in keep else None
         job = Job(recipe, task, rows[seed], seed, machine.device, shared)
-        reason = run_cell(cells, job, method, machine, models)
+        reason = run_cell(cells, job, method, machine, models.get((method, seed)))
         pace.took(method, watch.seconds)
         if reason is not None:
             failed[f"{method}-{seed}"] = reason
@@ -109,7 +111,9 @@ def run_cell(cells: Cells, job: Job, method: str, machine: Machine, keep: Path |
     """
     try:
         fitted = METHODS[method](job)
-        if keep is not None and fitted.save is not None:
+        if keep is not None:
+            if fitted.save is None:
+                return "its model cannot be saved"
             fitted.save(keep)
         content, arrays = _scored(job, fitted)
     except MissingExtra as problem:

@@ -150,7 +150,7 @@ def task_of(X: pd.DataFrame | NDArray[np.uint8], labels: NDArray[Any], recipe: R
         X, labels = X.iloc[kept], labels[kept]
     classes, codes = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
-        raise InvalidInput(f"a study needs at least two classes; {recipe.target!r} is always {classes[0]!r}")
+        raise InvalidInput(f"a study needs at least two classes; {recipe.target!r} is always {str(classes[0])!r}")
     columns = None if isinstance(X, np.ndarray) else as_table(X)
     alike = X.reshape(len(X), -1) if isinstance(X, np.ndarray) else columns
     return Task(X, codes.astype(np.int64), classes, duplicate_groups(alike), columns)

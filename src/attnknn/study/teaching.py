@@ -35,15 +35,15 @@ class Taught:
             job.shared[_SHARED] = _without(job, new), watch.seconds
         model, earlier = job.shared[_SHARED]
         watch = Stopwatch()
-        if self.examples:
-            model = self._taught(model, job, new)
-        told = {"new_class": str(job.task.classes[new]), "examples": self.examples, "balanced": self.balanced}
+        rows = job.parts.train[job.parts.labels[job.parts.train] == new]
+        some = np.random.default_rng([job.seed, 2]).permutation(rows)[: self.examples]
+        if len(some):
+            model = self._taught(model, job, new, some)
+        told = {"new_class": str(job.task.classes[new]), "examples": len(some), "balanced": self.balanced}
         settings = {**chosen(model), **told, "teaching_seconds": watch.seconds}
         return Fitted(settings, earlier + watch.seconds, _predictor(model, job), focus=new)
 
-    def _taught(self, model: Any, job: Job, new: int) -> Any:
-        rows = job.parts.train[job.parts.labels[job.parts.train] == new]
-        some = np.random.default_rng([job.seed, 2]).permutation(rows)[: self.examples]
+    def _taught(self, model: Any, job: Job, new: int, some: Rows) -> Any:
         other, label = model.with_weights(model.weights, model.attention), job.task.classes[new]
         other.add(
             job.task.take(some),

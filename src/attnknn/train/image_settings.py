@@ -31,7 +31,7 @@ class ImageOptions(TrainingOptions):
     (``batch_size``; an eighth of the images where they are fewer) and shrinks with them; SGD, ``weight_decay``
     5e-4, ``warmup`` 0.2, ``ema`` 0.999 (less where it would reach back over more than a tenth of the steps), half
     of the bank as ``candidates``, ``auxiliary`` 1. A head that reads the backbone learns beside the vectors;
-    ``nca=0`` makes it a plain CNN, which answers by its head.
+    ``nca=0`` makes it a plain CNN, which answers by its head: see ``CNNClassifier``.
 
     Args:
         backbone: ``resnet18``, ``resnet50``, ``efficientnet-lite0``, or ``timm:<name>``.
@@ -81,6 +81,7 @@ class ImageOptions(TrainingOptions):
         for name in _TABLES_ONLY:
             if getattr(self, name) is not None:
                 raise InvalidInput(f"{name} is of tables; a training on images does not read it")
+        check_option("batch_size", self.batch_size, "at least 2: one image has no spread", whole=True, low=2)
         for name in ("nca", "hard"):
             check_option(name, getattr(self, name), "a weight of at least 0")
         check_option("robust", self.robust, "from 0 to 1", high=1)

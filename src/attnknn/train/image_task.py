@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attnknn.attend.attention import SCALES
 from attnknn.embed.images import ImageEmbedder
+from attnknn.errors import TrainingDiverged
 from attnknn.metrics import ece
 from attnknn.train.augment import Mixed, cutmix, mixup
 from attnknn.train.average import put, tensors_of
@@ -25,7 +26,7 @@ from attnknn.train.rows import Rows, Shown
 _MASS: Final = 1e-3  # of the prior in the validation NLL, which is then never infinite
 _CELLS: Final = 2**26  # validation images x training images at a time
 _EMBED: Final = 2048  # images embedded at a time
-_LEAST: Final = 1e-30  # chance: the reciprocal of a smaller one may be infinite
+_LEAST: Final = 1e-30  # chance: the reciprocal of a smaller float32 may be infinite
 _HARDEST: Final = 16  # wrong rows that the loss against hard negatives looks at
 
 
@@ -127,6 +128,8 @@ class ImageTask:
         if self.held is None:
             return {}
         vectors, logits = self.embedded(self.held)
+        if not bool((vectors.isfinite().all() & logits.isfinite().all()).cpu()):
+            raise TrainingDiverged("the network gives vectors that are not finite: a lower lr or clip may help")
         head = _scores(logits.softmax(dim=1), self.held)
         if not self.options.nca:
             return head
@@ -179,7 +182,8 @@ class ImageTask:
         shares = class_shares(
             *(vectors, keys, rows.targets[drawn], model.scale), leave_out=hidden, key_prior=rows.logs[drawn]
         )
-        logs = shares.clamp(min=_LEAST).log() * (shares > 0)  # what no key shows is free
+        least = _LEAST if shares.dtype == torch.float32 else _LEAST**9
+        logs = (shares.clamp(min=least).log() * (shares > 0)).float()  # what no key shows is free
         parts = {"nca": options.nca * self._mean_cost(logs, batch, mixed)}
         if options.hard:
             labels = rows.labels[batch], rows.labels[drawn]
@@ -241,8 +245,10 @@ class Pictures(Shown):
         self.device = device
         self.images = _near(network.front(torch.from_numpy(np.ascontiguousarray(rows.features))), device)
         self.logs = self.weights.log()
-        given = F.one_hot(self.labels, network.classes) if targets is None else targets
-        self.targets = given.to(device, torch.float32)
+        self.given = self.labels
+        wanted = F.one_hot(self.given, network.classes) if targets is None else targets
+        self.targets = wanted.to(device, torch.float32)
+        self.labels = self.targets.argmax(dim=1)  # as they are believed to be
 
     def pixels(self, at: Tensor) -> Tensor:
         """Some images as floats from 0 to 1."""

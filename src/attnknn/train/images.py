@@ -73,17 +73,17 @@ def train_images(
             *(rows, held, classes, stage, seed, where, beliefs), epochs if last else None, path, title
         )
         if options.relabel:
-            beliefs = _believed(task)
+            beliefs = _believed(task) or beliefs
     return TrainedImages(task.model.network.eval(), history, beliefs)
 
 
 def _believed(task: ImageTask) -> Beliefs | None:
     """What is believed of the labels; None, with a warning, where a class would all but vanish."""
     beliefs = beliefs_of(task)
-    if beliefs.keeps_classes(task.rows.labels):
+    if beliefs.keeps_classes(task.rows.given):
         return beliefs
     warnings.warn(
-        "labels stay as given: the training has learned too little to revise them; more epochs may help",
+        "labels stay as they are: the training has learned too little to revise them; more epochs may help",
         UserWarning,
         stacklevel=4,
     )

@@ -22,6 +22,7 @@ class Judges:
     weights: Floats
     rows: NDArray[np.int64] | None = None  # where the bank holds them; None where it does not
     features: NDArray[Any] | None = None  # the encoded rows, kept of images: other views of them may be asked for
+    given: NDArray[np.int64] | None = None  # their labels before the training revised them
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -34,9 +35,9 @@ class Judges:
     def take(self, at: NDArray[Any] | slice) -> Judges:
         """Some of them."""
         rows = None if self.rows is None else self.rows[at]
-        features = None if self.features is None else self.features[at]
+        features, given = (None if each is None else each[at] for each in (self.features, self.given))
         own = self.vectors[at], self.labels[at], self.weights[at]
-        return Judges(*own, rows, features)
+        return Judges(*own, rows, features, given)
 
     def neighbors(self, bank: MemoryBank, k: int) -> Neighbors:
         """Their neighbors in the bank: never themselves, never their duplicates."""

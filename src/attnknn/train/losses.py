@@ -7,6 +7,7 @@ from torch import Tensor
 
 from attnknn.errors import InvalidInput
 from attnknn.ops.combine import evidence
+from attnknn.ops.kernels import wide_float
 from attnknn.ops.similarity import unit
 from attnknn.train.nca import nca, or_one, smoothing_share, wide
 
@@ -113,7 +114,8 @@ def supcon(
     positive = ((twice[:, None] == twice) & (twice >= 0)) | (row[:, None] == row)
     itself = torch.eye(len(views), dtype=torch.bool, device=views.device)
     positive &= ~itself
-    logits = ((views @ views.T - margin * positive) / temperature).masked_fill(itself, -torch.inf)
+    with torch.autocast(views.device.type, enabled=False):
+        logits = ((views @ views.T - margin * positive) / temperature).masked_fill(itself, -torch.inf)
     log_shares = logits.log_softmax(dim=1).masked_fill(~positive, 0.0)
     return -(log_shares.sum(dim=1) / positive.sum(dim=1)).mean()
 
@@ -129,8 +131,8 @@ def class_shares(
 ) -> Tensor:
     """(q, classes) shares of the softmax over all keys, by cosine: what NCA makes grow, for labels of any kind.
 
-    Never makes a GPU wait, but holds (q, n) matrices; :func:`nca` does neither. A query that may see nothing has
-    shares of 0.
+    Never makes a GPU wait, but holds (q, n) matrices; :func:`nca` does neither. In float64 where there is one: in
+    float32 the share of a class far away would be 0, and pull no more. A query that may see nothing has zeros.
 
     Args:
         queries: (q, d).
@@ -144,13 +146,14 @@ def class_shares(
     [[0.5, 0.5]]
     """
     with torch.autocast(queries.device.type, enabled=False):
-        logits = scale * (unit(wide(queries)) @ unit(wide(keys)).T)
+        logits = (scale * (unit(wide(queries)) @ unit(wide(keys)).T)).to(wide_float(queries.device))
+        hidden = torch.zeros(1, len(keys), dtype=torch.bool, device=keys.device)
         if key_prior is not None:
-            logits = logits + key_prior
-        if leave_out is None:
-            return logits.softmax(dim=1) @ owners.to(logits)
-        blind = leave_out.all(dim=1, keepdim=True)
-        logits = logits.masked_fill(leave_out & ~blind, -torch.inf)
+            logits, hidden = logits + key_prior, (key_prior == -torch.inf)[None]
+        if leave_out is not None:
+            hidden = hidden | leave_out
+        blind = hidden.all(dim=1, keepdim=True)
+        logits = logits.masked_fill(hidden, -torch.inf).masked_fill(blind, 0.0)
         return (logits.softmax(dim=1) @ owners.to(logits)) * ~blind
 
 
@@ -182,7 +185,8 @@ def hard_negatives(
     >>> round(hard_negatives(query, keys, labels[:1], labels, 2.0, hardest=5).item(), 4)  # log(1 + e^-2)
     0.1269
     """
-    logits = scale * (unit(wide(queries)) @ unit(wide(keys)).T)
+    with torch.autocast(queries.device.type, enabled=False):
+        logits = scale * (unit(wide(queries)) @ unit(wide(keys)).T)
     if leave_out is not None:
         logits = logits.masked_fill(leave_out, -torch.inf)
     right = query_labels[:, None] == key_labels

@@ -46,11 +46,9 @@ class Beliefs:
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
         """The likeliest class of each image."""
-        first, second = (None if each is None else each.argmax(dim=1).cpu().numpy() for each in self._both())
+        both = (None if each is None else each.argmax(dim=1).cpu().numpy() for each in (self.rows, self.held))
+        first, second = both
         return np.asarray(first, np.int64), second
-
-    def _both(self) -> tuple[Tensor, Tensor | None]:
-        return self.rows, self.held
 
 
 @torch.no_grad()

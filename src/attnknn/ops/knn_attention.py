@@ -1,0 +1,201 @@
+"""Attention that keeps the k nearest tokens of each query: select, weigh, combine."""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout, normalize
+
+from attnknn.errors import InvalidInput
+from attnknn.ops.links import Links, combine_at, linked, scores_at, squared_distances_at
+from attnknn.ops.tokens import Masks, TokenSimilarity, checked_similarity, select_tokens
+from attnknn.ops.weigh import softmax as softmax_of
+
+_NEAR = 1e-8  # added to a distance before it is inverted
+
+
+@overload
+def knn_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_neighbors: int,
+    *,
+    similarity: TokenSimilarity = ...,
+    softmax: bool = ...,
+    scale: float | Tensor | None = ...,
+    rank_weights: Tensor | None = ...,
+    attn_mask: Tensor | None = ...,
+    key_padding_mask: Tensor | None = ...,
+    is_causal: bool = ...,
+    candidates: Tensor | None = ...,
+    dropout_p: float = ...,
+    return_indices: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def knn_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_neighbors: int,
+    *,
+    similarity: TokenSimilarity = ...,
+    softmax: bool = ...,
+    scale: float | Tensor | None = ...,
+    rank_weights: Tensor | None = ...,
+    attn_mask: Tensor | None = ...,
+    key_padding_mask: Tensor | None = ...,
+    is_causal: bool = ...,
+    candidates: Tensor | None = ...,
+    dropout_p: float = ...,
+    return_indices: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+def knn_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_neighbors: int,
+    *,
+    similarity: TokenSimilarity = "matmul",
+    softmax: bool = True,
+    scale: float | Tensor | None = None,
+    rank_weights: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+    is_causal: bool = False,
+    candidates: Tensor | None = None,
+    dropout_p: float = 0.0,
+    return_indices: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Each query's sum over its ``k_neighbors`` most similar keys, weighted by similarity and by rank.
+
+    With all keys kept this is ``scaled_dot_product_attention``. Ties go to the lower index. Nothing quadratic in
+    the number of tokens outlives the search, and gradients flow through the similarities of the keys that are kept.
+
+    Args:
+        q: (batch, heads, queries, dim).
+        k: (batch, heads, keys, dim).
+        v: (batch, heads, keys, dim of values).
+        k_neighbors: Keys that each query keeps; all, if there are fewer.
+        similarity: ``matmul`` (inner product), ``cosine`` or ``euclidean`` (minus the distance).
+        softmax: Whether weights are the softmax of the similarities, or these themselves (for ``euclidean`` the
+            inverse of the distance).
+        scale: Factor of the similarities, above 0; a number, or a tensor that broadcasts as (heads, 1, 1). By
+            default 1 / sqrt(dim) for ``matmul``, else 1. Inverse distances are not scaled.
+        rank_weights: (dim, k) or (dim_out, dim, k), what a value is multiplied with by its rank.
+        attn_mask: Broadcasts as (batch, heads, queries, keys): True where a query may look, or numbers that are
+            added to scaled similarities (to raw weights they are not added; they choose and hide).
+        key_padding_mask: (batch, keys), True where a key is padding.
+        is_causal: Whether a query sees only keys up to its own index.
+        candidates: (m,) indices of the only keys that are looked at; the query itself comes first in any case.
+        dropout_p: Probability that a weight becomes 0.
+        return_indices: Whether to return the keys that were kept too.
+
+    Returns:
+        (batch, heads, queries, dim of values), 0 for a query that sees nothing; with ``return_indices`` also
+        the indices (batch, heads, queries, k), best first, -1 where there are too few keys.
+
+    >>> q, k, v = torch.randn(3, 2, 4, 10, 8).unbind()
+    >>> knn_attention(q, k, v, 3).shape
+    torch.Size([2, 4, 10, 8])
+    """
+    _check(q, k, v, k_neighbors, similarity, rank_weights)
+    masks = _masks(attn_mask, key_padding_mask, is_causal)
+    kept, candidates = _kept(q, k, k_neighbors, candidates)
+    if similarity == "cosine":
+        q, k = normalize(q, dim=-1), normalize(k, dim=-1)
+    factor = scale if scale is not None else (q.shape[-1] ** -0.5 if similarity == "matmul" else 1.0)
+    with torch.autocast(q.device.type, enabled=False):
+        chosen = select_tokens(
+            q,
+            k,
+            kept,
+            euclidean=similarity == "euclidean",
+            scale=factor.detach() if isinstance(factor, Tensor) else float(factor),
+            masks=masks,
+            candidates=candidates,
+        )
+        found = chosen.scores > -torch.inf if masks or candidates is not None else None
+        known = chosen.scores if found is None else chosen.scores.masked_fill(~found, 0.0)
+        wanted = torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v))
+        links = linked(chosen.indices, k.shape[2], backward=wanted)
+        weights = _weights(q, k, links, known, similarity, factor, softmax, masks.added_at(chosen.indices), found)
+        weights = dropout(weights, dropout_p) if dropout_p else weights
+        mixed = combine_at(weights, v, links, None if rank_weights is None else rank_weights[..., :kept])
+    if not return_indices:
+        return mixed
+    return mixed, chosen.indices if found is None else chosen.indices.masked_fill(~found, -1)
+
+
+def _weights(
+    q: Tensor,
+    k: Tensor,
+    links: Links,
+    known: Tensor,
+    similarity: TokenSimilarity,
+    scale: float | Tensor,
+    softmax: bool,
+    added: Tensor | None,
+    found: Tensor | None,
+) -> Tensor:
+    """(batch, heads, queries, k) weights, 0 where there is no key."""
+    if similarity == "euclidean":
+        squares = squared_distances_at(q, k, links)
+        zero = squares == 0
+        # The square root has no finite slope at 0; there the distance is a constant.
+        gaps = squares.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
+        raw = -scale * gaps if softmax else 1 / (gaps + _NEAR)
+    else:
+        raw = scale * scores_at(q, k, links, known)
+    if not softmax:
+        return raw if found is None else raw.masked_fill(~found, 0.0)
+    if added is not None:
+        raw = raw + added.masked_fill(added == -torch.inf, 0.0)
+    return raw.softmax(dim=-1) if found is None else softmax_of(raw, found=found)
+
+
+def _kept(q: Tensor, k: Tensor, k_neighbors: int, candidates: Tensor | None) -> tuple[int, Tensor | None]:
+    """How many keys a query keeps, and the candidates in ascending order."""
+    if candidates is None:
+        return min(k_neighbors, k.shape[2]), None
+    if q.shape[2] != k.shape[2]:
+        raise InvalidInput(
+            f"with candidates queries and keys are the same tokens, got {q.shape[2]} and {k.shape[2]} of them"
+        )
+    return min(k_neighbors, len(candidates) + 1), candidates.sort().values
+
+
+def _masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool) -> Masks:
+    allowed: list[Tensor] = []
+    added = None
+    if attn_mask is not None:
+        whole = attn_mask[(None,) * (4 - attn_mask.ndim)]
+        if attn_mask.dtype == torch.bool:
+            allowed.append(whole)
+        else:
+            added = whole
+    if key_padding_mask is not None:
+        allowed.append(~key_padding_mask[:, None, None])
+    return Masks(tuple(allowed), added, is_causal)
+
+
+def _check(
+    q: Tensor, k: Tensor, v: Tensor, k_neighbors: int, similarity: str, rank_weights: Tensor | None
+) -> None:
+    checked_similarity(similarity)
+    if k_neighbors < 1:
+        raise InvalidInput(f"k_neighbors must be at least 1, got {k_neighbors}")
+    fits = q.ndim == k.ndim == v.ndim == 4 and q.shape[:2] == k.shape[:2] == v.shape[:2]
+    if not (fits and k.shape[2] == v.shape[2] > 0 and q.shape[3] == k.shape[3]):
+        raise InvalidInput(
+            "expected q (b, h, queries, dim), k (b, h, keys, dim), v (b, h, keys, dim_v) with at least one key, "
+            f"got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
+        )
+    if rank_weights is None:
+        return
+    if rank_weights.ndim not in (2, 3) or rank_weights.shape[-2] != v.shape[3] or rank_weights.shape[-1] < 1:
+        raise InvalidInput(
+            f"rank_weights must be (dim, k) or (dim_out, dim, k) with dim {v.shape[3]}, got {tuple(rank_weights.shape)}"
+        )

@@ -1,0 +1,245 @@
+"""Select among tokens: which k keys each query keeps, best first, without ever holding all scores of a long sequence.
+
+Scores are formed a bounded piece at a time and dropped once the best are known. A score and the index of its key
+are packed into one integer, so that ties go to the lower index on every device, and no two keys compare as equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from attnknn.errors import InvalidInput
+
+TokenSimilarity = Literal["matmul", "cosine", "euclidean"]
+TOKEN_SIMILARITIES: Final[tuple[TokenSimilarity, ...]] = get_args(TokenSimilarity)
+
+_PIECE = 2**18  # scores at a time on the CPU, so that they stay in cache
+_LARGE_PIECE = 2**26  # and on other devices, where many small steps are slow
+_RUN = 32  # neighboring scores of which only the best is looked at first
+_FEWEST_RUNS = 4  # for each key that is kept, or looking at runs first does not pay
+
+
+class Chosen(NamedTuple):
+    """The keys each query keeps, best first; where there are fewer, the index is 0 and the score minus infinity."""
+
+    indices: Tensor  # (batch, heads, queries, k), int64
+    scores: Tensor  # the same shape, float32 or float64, before scale and mask
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """What a query may not look at, and what is added to its scores; every part broadcasts over (b, h, q, n)."""
+
+    allowed: tuple[Tensor, ...] = ()
+    added: Tensor | None = None
+    causal: bool = False
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to hide or to add."""
+        return bool(self.allowed) or self.added is not None or self.causal
+
+    def apply(self, scores: Tensor, at: tuple[slice, slice, slice], columns: Tensor | None) -> Tensor:
+        """Scores (b, h, rows, keys) of some batches, heads and rows; of some columns only, where they are given."""
+        if self.added is not None:
+            scores = scores + _part(self.added, at, columns)
+        for each in self.allowed:
+            scores = scores.masked_fill(~_part(each, at, columns), -torch.inf)
+        if self.causal:
+            row = torch.arange(at[2].start, at[2].stop, device=scores.device)
+            column = torch.arange(scores.shape[-1], device=scores.device) if columns is None else columns
+            scores = scores.masked_fill(column > row[:, None], -torch.inf)
+        return scores
+
+    def allowed_at(self, indices: Tensor) -> Tensor:
+        """Whether the queries of ``indices`` (b, h, q, k) may look at those keys."""
+        seen = torch.ones_like(indices, dtype=torch.bool)
+        for each in self.allowed:
+            seen = seen & _entries(each, indices)
+        if self.added is not None:
+            seen = seen & (_entries(self.added.detach(), indices) > -torch.inf)
+        if self.causal:
+            seen = seen & (indices <= torch.arange(indices.shape[2], device=indices.device)[:, None])
+        return seen
+
+    def added_at(self, indices: Tensor) -> Tensor | None:
+        """What is added to the scores of those keys; differentiable."""
+        return None if self.added is None else _entries(self.added, indices)
+
+
+def _part(mask: Tensor, at: tuple[slice, slice, slice], columns: Tensor | None) -> Tensor:
+    for axis, where in enumerate(at):
+        if mask.shape[axis] > 1:
+            mask = mask.narrow(axis, where.start, where.stop - where.start)
+    return mask if columns is None or mask.shape[-1] == 1 else mask.index_select(-1, columns)
+
+
+def _entries(mask: Tensor, indices: Tensor) -> Tensor:
+    return mask.expand(*indices.shape[:-1], mask.shape[-1]).gather(-1, indices.clamp(max=mask.shape[-1] - 1))
+
+
+@torch.no_grad()
+def select_tokens(
+    q: Tensor,
+    k: Tensor,
+    count: int,
+    *,
+    euclidean: bool = False,
+    scale: float | Tensor = 1.0,
+    masks: Masks = Masks(),  # noqa: B008 - it is frozen
+    candidates: Tensor | None = None,
+) -> Chosen:
+    """The ``count`` keys with the largest inner product, or at the smallest Euclidean distance; not differentiable.
+
+    Args:
+        q: (batch, heads, queries, dim).
+        k: (batch, heads, keys, dim).
+        count: Keys to keep; at most as many as there are.
+        euclidean: Whether distance decides. The scores are then those it was decided by, not distances.
+        scale: Factor of the scores before a mask is added; it matters only there.
+        masks: What is hidden and what is added.
+        candidates: (m,) ascending; only these keys are looked at, and the query itself comes first.
+
+    >>> q = torch.ones(1, 1, 1, 1)
+    >>> select_tokens(q, torch.tensor([1.0, 3.0, 3.0, 2.0]).view(1, 1, 4, 1), 3).indices.tolist()
+    [[[[1, 2, 3]]]]
+    """
+    q, k = _wide(q), _wide(k)
+    if euclidean:  # distances do not change with the origin, but their rounding errors do
+        center = k.mean(dim=2, keepdim=True)
+        q, k = q - center, k - center
+    others = k if candidates is None else k.index_select(2, candidates)
+    offset = -others.square().sum(dim=-1)[:, :, None] / 2 if euclidean else None
+    best = count if candidates is None else count - 1
+    pieces = [
+        _best_of_piece(q, others, offset, at, best, scale=scale, masks=masks, candidates=candidates)
+        for at in _pieces(q.shape, others.shape[2], q.device)
+    ]
+    chosen = _joined(pieces, q.shape, best) if best else _empty(q)
+    return chosen if candidates is None else _behind_itself(chosen, q, k, candidates, masks, euclidean)
+
+
+def _wide(values: Tensor) -> Tensor:
+    """At least float32: in half precision most scores would tie."""
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()
+
+
+def _best_of_piece(
+    q: Tensor,
+    keys: Tensor,
+    offset: Tensor | None,
+    at: tuple[slice, slice, slice],
+    count: int,
+    *,
+    scale: float | Tensor,
+    masks: Masks,
+    candidates: Tensor | None,
+) -> Chosen:
+    """The best keys of some queries, as indices into ``keys``."""
+    batch, head, rows = at
+    raw = q[batch, head, rows] @ keys[batch, head].transpose(-2, -1)
+    if offset is not None:
+        raw = raw + offset[batch, head]
+    scores = raw
+    if masks.added is not None:
+        factor = scale if isinstance(scale, float) else scale[head]
+        # Half the square of a distance became the score; what is added is added to minus the distance.
+        scores = factor * (raw if offset is None else -_distance(raw, q[batch, head, rows]))
+    if masks:
+        scores = masks.apply(scores, at, candidates)
+    if candidates is not None:
+        own = torch.arange(rows.start, rows.stop, device=q.device)[:, None] == candidates
+        scores = scores.masked_fill(own, -torch.inf)
+    indices = largest_tokens(scores, count)
+    found = scores.gather(-1, indices) > -torch.inf
+    kept = raw.gather(-1, indices).masked_fill(~found, -torch.inf)
+    return Chosen(indices.masked_fill(~found, 0), kept)
+
+
+def _distance(raw: Tensor, q: Tensor) -> Tensor:
+    return (q.square().sum(dim=-1, keepdim=True) - 2 * raw).clamp(min=0).sqrt()
+
+
+def largest_tokens(scores: Tensor, count: int) -> Tensor:
+    """Columns of the ``count`` largest scores of the last axis, largest first, ties by the lower column.
+
+    >>> largest_tokens(torch.tensor([1.0, 5.0, 1.0, 5.0]), 3).tolist()
+    [1, 3, 0]
+    """
+    if scores.dtype == torch.float64:  # too wide to be packed
+        return torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., :count]
+    columns = scores.shape[-1]
+    if columns % _RUN or columns < _FEWEST_RUNS * _RUN * count:
+        return _column(packed(scores).topk(count).values, columns)
+    # The best keys lie in the runs with the best maxima, and a run that ties with another is the lower one.
+    runs = largest_tokens(scores.unflatten(-1, (-1, _RUN)).amax(dim=-1), count).sort(dim=-1).values
+    inside = (runs[..., None] * _RUN + torch.arange(_RUN, device=scores.device)).flatten(-2)
+    return inside.gather(-1, _column(packed(scores.gather(-1, inside)).topk(count).values, inside.shape[-1]))
+
+
+def packed(scores: Tensor) -> Tensor:
+    """int64 that compare as float32 scores do, and where these are equal, a lower column as the larger."""
+    bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    columns = scores.shape[-1]
+    return (ordered.long() << 32) | torch.arange(columns - 1, -1, -1, device=scores.device)
+
+
+def _column(keys: Tensor, columns: int) -> Tensor:
+    return (columns - 1) - (keys & 0xFFFFFFFF)
+
+
+def _pieces(shape: torch.Size, keys: int, device: torch.device) -> Iterator[tuple[slice, slice, slice]]:
+    """Batches, heads and rows whose scores are formed together: whole batches, or rows of one head."""
+    batch, heads, rows = shape[:3]
+    small = device.type == "cpu" and not torch.compiler.is_compiling()
+    piece = _PIECE if small else _LARGE_PIECE
+    several = piece // max(1, heads * rows * keys)
+    if several:
+        for first in range(0, batch, several):
+            yield slice(first, min(first + several, batch)), slice(0, heads), slice(0, rows)
+        return
+    step = max(1, min(rows, piece // max(1, keys)))
+    for at in range(batch * heads):
+        one, head = divmod(at, heads)
+        for first in range(0, rows, step):
+            yield slice(one, one + 1), slice(head, head + 1), slice(first, min(first + step, rows))
+
+
+def _joined(pieces: list[Chosen], shape: torch.Size, count: int) -> Chosen:
+    if len(pieces) == 1:
+        return pieces[0]
+    whole = (*shape[:3], count)
+    return Chosen(
+        *(torch.cat([each.flatten() for each in parts]).view(whole) for parts in zip(*pieces, strict=True))
+    )
+
+
+def _empty(q: Tensor) -> Chosen:
+    nothing = q.new_zeros(*q.shape[:3], 0)
+    return Chosen(nothing.long(), nothing)
+
+
+def _behind_itself(
+    chosen: Chosen, q: Tensor, k: Tensor, candidates: Tensor, masks: Masks, euclidean: bool
+) -> Chosen:
+    """The chosen among candidates as indices of tokens, each query itself before them."""
+    itself = torch.arange(q.shape[2], device=q.device)[:, None].expand(*q.shape[:3], 1)
+    own = (q * k).sum(dim=-1, keepdim=True)
+    if euclidean:
+        own = own - k.square().sum(dim=-1, keepdim=True) / 2
+    own = own.masked_fill(~masks.allowed_at(itself), -torch.inf) if masks else own
+    void = chosen.scores == -torch.inf
+    others = candidates[chosen.indices].masked_fill(void, 0)
+    return Chosen(torch.cat([itself, others], dim=-1), torch.cat([own, chosen.scores], dim=-1))
+
+
+def checked_similarity(similarity: str) -> TokenSimilarity:
+    """``similarity`` itself if it is one of ours."""
+    if similarity not in TOKEN_SIMILARITIES:
+        raise InvalidInput(f"similarity must be one of {', '.join(TOKEN_SIMILARITIES)}, got {similarity!r}")
+    return similarity

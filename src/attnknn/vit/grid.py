@@ -1,0 +1,195 @@
+"""Where tokens lie: the patch grid behind a sequence, its coordinates, and the tokens that are sampled from it."""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import Final, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from attnknn.errors import InvalidInput
+from attnknn.vit.heads import checked_count
+
+SamplingType = Literal["all", "random", "spatial"]
+SAMPLING_TYPES: Final[tuple[SamplingType, ...]] = get_args(SamplingType)
+
+EvalSampling = Literal["fixed", "all", "resample"]
+EVAL_SAMPLINGS: Final[tuple[EvalSampling, ...]] = get_args(EvalSampling)
+
+
+class Grid(NamedTuple):
+    """A grid of patches, row by row, behind tokens that have no place: the class token, if there is one."""
+
+    rows: int
+    columns: int
+    before: int
+
+
+def grid_of(tokens: int, grid_size: tuple[int, int] | None = None) -> Grid:
+    """The grid behind a number of tokens: one more than a square is a class token and a square, or a square itself.
+
+    >>> grid_of(197)
+    Grid(rows=14, columns=14, before=1)
+    """
+    if grid_size is not None:
+        rows, columns = grid_size
+        if tokens < rows * columns:
+            raise InvalidInput(f"grid_size {grid_size} has {rows * columns} patches, but there are {tokens} tokens")
+        return Grid(rows, columns, tokens - rows * columns)
+    for before in (1, 0):
+        side = isqrt(tokens - before)
+        if side and side * side == tokens - before:
+            return Grid(side, side, before)
+    raise InvalidInput(f"{tokens} tokens are no square grid, with or without a class token: give grid_size")
+
+
+def checked_grid_size(grid_size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    """Rows and columns of a grid, from a pair or from the side of a square."""
+    if grid_size is None:
+        return None
+    sides = (grid_size, grid_size) if isinstance(grid_size, int) else tuple(grid_size)
+    if len(sides) != 2:
+        raise InvalidInput(f"grid_size must be a number or (rows, columns), got {grid_size!r}")
+    return checked_count(sides[0], "grid_size"), checked_count(sides[1], "grid_size")
+
+
+def grid_coordinates(tokens: int, grid_size: tuple[int, int] | None, like: Tensor) -> Tensor:
+    """(tokens, 2) row and column of each patch, from -1 to 1; a class token lies in the middle.
+
+    >>> grid_coordinates(5, None, torch.zeros(())).tolist()
+    [[0.0, 0.0], [-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]]
+    """
+    grid = grid_of(tokens, grid_size)
+    down, across = _spread(grid.rows, like), _spread(grid.columns, like)
+    places = torch.stack(torch.meshgrid(down, across, indexing="ij"), dim=-1).flatten(0, 1)
+    return torch.cat([places.new_zeros(grid.before, 2), places])
+
+
+def sequence_coordinates(tokens: int, like: Tensor) -> Tensor:
+    """(tokens, 1) places in the sequence, from -1 to 1."""
+    return torch.linspace(-1, 1, tokens, dtype=like.dtype, device=like.device)[:, None]
+
+
+def _spread(count: int, like: Tensor) -> Tensor:
+    if count == 1:
+        return torch.zeros(1, dtype=like.dtype, device=like.device)
+    return torch.linspace(-1, 1, count, dtype=like.dtype, device=like.device)
+
+
+def spatial_candidates(grid: Grid, side: int, padding: int, device: torch.device) -> Tensor:
+    """Indices, ascending, of ``side`` x ``side`` patches spread over the grid, behind all tokens without a place.
+
+    Args:
+        grid: The patches.
+        side: Patches per axis; as many as there are, where it is more.
+        padding: Rows and columns left out at every edge; fewer where nothing would be left.
+        device: Of the indices.
+
+    >>> spatial_candidates(Grid(3, 3, 1), 2, 0, torch.device("cpu")).tolist()
+    [0, 1, 3, 7, 9]
+    """
+    down, across = _places(grid.rows, side, padding, device), _places(grid.columns, side, padding, device)
+    patches = (down[:, None] * grid.columns + across).flatten() + grid.before
+    return torch.cat([torch.arange(grid.before, device=device), patches])
+
+
+def _places(length: int, count: int, padding: int, device: torch.device) -> Tensor:
+    padding = min(padding, (length - 1) // 2)
+    inside = length - 2 * padding
+    count = min(count, inside)
+    if count == 1:
+        return torch.full((1,), (length - 1) // 2, device=device)
+    steps = torch.arange(count, device=device)
+    # In whole numbers, rounded to the nearest: the same patches on every device, and no two the same.
+    return padding + (2 * steps * (inside - 1) + (count - 1)).div(2 * (count - 1), rounding_mode="floor")
+
+
+class SpatialSampler(nn.Module):
+    """Candidates on an n x n grid over the patches, and every token without a place; -1 takes all."""
+
+    def __init__(self, num_samples: int, padding: int, grid_size: tuple[int, int] | None) -> None:
+        super().__init__()
+        self.num_samples, self.padding, self.grid_size = num_samples, padding, grid_size
+
+    def forward(self, tokens: int, device: torch.device) -> Tensor:
+        """(m,) indices, ascending."""
+        if self.num_samples == -1 and not self.padding:
+            return torch.arange(tokens, device=device)
+        grid = grid_of(tokens, self.grid_size)
+        side = max(grid.rows, grid.columns) if self.num_samples == -1 else self.num_samples
+        return spatial_candidates(grid, side, self.padding, device)
+
+
+class RandomSampler(nn.Module):
+    """Candidates drawn at random, without putting back, for the whole batch and all heads; -1 takes all.
+
+    In training every call draws anew from the generator. What evaluation does, ``eval_sampling`` says: ``fixed``
+    draws by the seed of the generator, so always the same; ``all`` takes every token; ``resample`` draws anew.
+    The state of the generator is part of the state dict, so that a run that is resumed draws what it would have.
+
+    Args:
+        num_samples: How many; -1, or more than there are, means all.
+        eval_sampling: ``fixed``, ``all`` or ``resample``.
+        generator: On the CPU; by default one of its own, seeded from torch's global state.
+    """
+
+    def __init__(
+        self, num_samples: int, eval_sampling: EvalSampling = "fixed", generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.num_samples, self.eval_sampling = num_samples, eval_sampling
+        if generator is not None and generator.device.type != "cpu":
+            raise InvalidInput(f"the generator must be on the CPU, got one on {generator.device}")
+        self.generator = generator or torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+
+    def forward(self, tokens: int, device: torch.device) -> Tensor:
+        """(m,) indices, ascending."""
+        every = not 0 <= self.num_samples < tokens
+        if every or (not self.training and self.eval_sampling == "all"):
+            return torch.arange(tokens, device=device)
+        return self._drawn(tokens).to(device)
+
+    @torch.compiler.disable
+    def _drawn(self, tokens: int) -> Tensor:
+        generator = self.generator
+        if not self.training and self.eval_sampling == "fixed":
+            generator = torch.Generator().manual_seed(generator.initial_seed())
+        return torch.randperm(tokens, generator=generator)[: self.num_samples].sort().values
+
+    def get_extra_state(self) -> Tensor:
+        """The state of the generator, its seed included."""
+        return self.generator.get_state()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on where the generator was."""
+        self.generator.set_state(state.cpu())
+
+
+def make_sampler(
+    sampling_type: str,
+    num_samples: int,
+    sample_padding: int,
+    *,
+    grid_size: tuple[int, int] | None,
+    eval_sampling: str,
+    generator: torch.Generator | None,
+) -> RandomSampler | SpatialSampler | None:
+    """The sampler of a layer, its arguments checked; None where every token is a candidate."""
+    if sampling_type not in SAMPLING_TYPES:
+        raise InvalidInput(f"sampling_type must be one of {', '.join(SAMPLING_TYPES)}, got {sampling_type!r}")
+    if eval_sampling not in EVAL_SAMPLINGS:
+        raise InvalidInput(f"eval_sampling must be one of {', '.join(EVAL_SAMPLINGS)}, got {eval_sampling!r}")
+    if num_samples != -1 and sampling_type != "all":
+        checked_count(num_samples, "num_samples (other than -1)")
+    if sampling_type == "all":
+        return None
+    if sampling_type == "random":
+        return RandomSampler(num_samples, eval_sampling, generator)
+    padding = checked_count(sample_padding, "sample_padding", least=0)
+    if grid_size is not None and max(num_samples, 1) > min(grid_size) - 2 * padding:
+        raise InvalidInput(
+            f"a sampling grid of {num_samples} x {num_samples} with padding {padding} "
+            f"does not fit into {grid_size[0]} x {grid_size[1]} patches"
+        )
+    return SpatialSampler(num_samples, padding, grid_size)

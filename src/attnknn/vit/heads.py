@@ -1,0 +1,86 @@
+"""What all layers share: tokens split into heads and merged again, and the masks of dense attention."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnknn.errors import InvalidInput
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(batch, tokens, dim) as (batch, heads, tokens, dim / heads), a view."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(batch, heads, tokens, dim) as (batch, tokens, heads * dim): the inverse of :func:`split_heads`."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def checked_heads(dim: int, num_heads: int) -> int:
+    """The width of a head, if ``num_heads`` divides ``dim``.
+
+    >>> checked_heads(192, 3)
+    64
+    """
+    if dim < 1 or num_heads < 1 or dim % num_heads:
+        raise InvalidInput(f"num_heads must divide dim, and both be at least 1, got {dim=}, {num_heads=}")
+    return dim // num_heads
+
+
+def checked_count(value: int, name: str, least: int = 1) -> int:
+    """``value`` itself if it is a whole number and not below ``least``."""
+    if isinstance(value, bool) or int(value) != value or value < least:
+        raise InvalidInput(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return int(value)
+
+
+def checked_rate(value: float, name: str) -> float:
+    """``value`` itself if it is a rate of dropout: at least 0 and below 1."""
+    if not 0 <= value < 1:
+        raise InvalidInput(f"{name} must be at least 0 and below 1, got {value!r}")
+    return value
+
+
+def checked_scale(value: float | None, default: float) -> float:
+    """``value``, or the default without one; a scale that is not above 0 would turn the order round."""
+    if value is None:
+        return default
+    if not 0 < value < float("inf"):
+        raise InvalidInput(f"qk_scale must be above 0, got {value!r}")
+    return float(value)
+
+
+def checked_tokens(x: Tensor, dim: int) -> Tensor:
+    """``x`` itself if it is (batch, tokens, dim)."""
+    if x.ndim != 3 or x.shape[2] != dim or x.shape[1] < 1:
+        raise InvalidInput(f"expected (batch, tokens, {dim}) with at least one token, got {tuple(x.shape)}")
+    return x
+
+
+def dense_mask(
+    x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool
+) -> Tensor | None:
+    """One mask of ``scaled_dot_product_attention`` for tokens ``x``, from the three that a layer is given.
+
+    Args:
+        x: (batch, tokens, dim).
+        attn_mask: Broadcasts as (batch, heads, queries, keys): True where a query may look, or what is added.
+        key_padding_mask: (batch, keys), True where a key is padding.
+        is_causal: Whether a query sees only keys up to its own index.
+    """
+    allowed = attn_mask if attn_mask is not None and attn_mask.dtype == torch.bool else None
+    if key_padding_mask is not None:
+        allowed = _both(allowed, ~key_padding_mask[:, None, None])
+    if is_causal:
+        tokens = torch.arange(x.shape[1], device=x.device)
+        allowed = _both(allowed, tokens <= tokens[:, None])
+    if attn_mask is None or attn_mask.dtype == torch.bool:
+        return allowed
+    added = attn_mask.to(x.dtype)
+    return added if allowed is None else torch.where(allowed, added, -torch.inf)
+
+
+def _both(first: Tensor | None, second: Tensor) -> Tensor:
+    return second if first is None else first & second
