@@ -48,7 +48,9 @@ class Reliability:
             part = kept[start : start + 4096]
             held = torch.from_numpy(vectors[part].astype(np.float64))
             gaps = distance_matrix(held, torch.from_numpy(vectors[rows].astype(np.float64)), metric)
-            self._fresh[part[gaps.amin(dim=1).numpy() <= self._radius[part]]] = False
+            radius = self._radius[part]
+            # A tie at the radius may differ by rounding from what the search found; to look again costs little.
+            self._fresh[part[gaps.amin(dim=1).numpy() <= radius + 1e-9 * (1 + np.abs(radius))]] = False
 
     def vanished(self, rows: NDArray[np.int64]) -> None:
         """These rows are gone, or no longer where they were."""
