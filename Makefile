@@ -7,7 +7,7 @@ JOBS ?= 2
 # pip would compile thousands of files that nothing imports; the others are kept compiled once they were.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test quick check lint types format bench results soak docs clean
+.PHONY: setup demo image-results test quick check lint types format bench results soak docs clean
 
 setup: $(STAMP)
 
@@ -65,6 +65,15 @@ results: setup  ## Every study whose numbers the README states; hours on a CPU, 
 	$(BIN)/attnknn study main --data digits --noise 0.3 --noise-kind asymmetric --seeds 5 \
 	  --methods distance,reliability,attention --out runs/noise-digits --save results/digits/noise.json
 	$(BIN)/python benchmarks/attention.py --out results/synthetic/attention.json
+	$(BIN)/python benchmarks/tables.py
+
+image-results: setup  ## The same for images; needs a GPU, and the original files in ATTNKNN_DATA
+	$(BIN)/attnknn study main --data cifar10 --compile --seeds 5 --keep attention --out runs/main-cifar10 --save results/cifar10/main.json
+	$(BIN)/attnknn study main --data cifar10 --compile --noise 0.4 --seeds 3 --methods cnn,distance,reliability,attention,attention+tta \
+	  --out runs/noise-cifar10 --save results/cifar10/noise-sym-40.json
+	$(BIN)/attnknn study new-class --data cifar10 --compile --seeds 3 --out runs/new-class-cifar10 --save results/cifar10/new-class.json
+	for data in mnist fashion-mnist; do \
+	  $(BIN)/attnknn study main --data $$data --compile --seeds 1 --out runs/main-$$data --save results/$$data/main.json || exit 1; done
 	$(BIN)/python benchmarks/tables.py
 
 docs: setup  ## Run every example of the README, the docs and the docstrings

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import image_tables
 from attnknn.study.recipe import PARTS
 from attnknn.study.verdicts import JUDGED, short, verdict
 
@@ -215,9 +216,9 @@ def cpu(reports: Sequence[Report]) -> str:
     return "\n".join([*lines, ""])
 
 
-def recorded(results: Path, study: str = "main") -> list[dict[str, Any]]:
-    """The reports of a study that are there, in the order of ``DATA``."""
-    paths = (results / name / f"{study}.json" for name in DATA)
+def recorded(results: Path, study: str = "main", data: Sequence[str] = DATA) -> list[dict[str, Any]]:
+    """The reports of a study that are there, in the order of ``data``."""
+    paths = (results / name / f"{study}.json" for name in data)
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
@@ -229,6 +230,9 @@ def updated(page: str, results: Path) -> str:
         "details": lambda: details(recorded(results)),
         "noise": lambda: details(recorded(results, "noise")),
         "parts": lambda: parts(recorded(results, "ablation")),
+        "images": lambda: image_tables.summary(recorded(results, data=image_tables.DATA)),
+        "image-details": lambda: image_tables.details(recorded(results, data=image_tables.DATA)),
+        "image-noise": lambda: image_tables.details(recorded(results, "noise-sym-40", image_tables.DATA)),
         "speed": lambda: speed(json.loads((results / "synthetic/bench.json").read_text())),
     }
     for name, section in made.items():

@@ -1,0 +1,122 @@
+"""The tables of images: what every method reaches, beside what the source documents published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnknn.study.verdicts import JUDGED, short, verdict
+
+Report = Mapping[str, Any]
+
+DATA = ("cifar10", "cifar100", "fashion-mnist", "mnist")
+SHOWN = ("cnn", "attention", "attention+head-prior", "cnn+tta", "attention+tta")
+"""Methods of the table in the README; the others are in the details."""
+
+PUBLISHED = {
+    "cnn": "94.9 to 96.5 %",
+    "uniform": "89.64, 89.69 %",
+    "distance": "89.70 %",
+    "attention": "89.62, 89.70, 91.55 %",
+    "attention+tta": "90.91 % / .509 / .0853; 87.20 % / .967 / .0283; 90.99 % / - / .0267",
+    "attention+tta+k-ensemble": "90.95 % / .432 / .0842",
+}
+"""What the source documents and their later release state for CIFAR-10: accuracy / NLL / ECE, one run each."""
+
+ASKED = ("cnn", "reliability", "distance")
+"""What the attention must be compared with, whatever comes out."""
+
+
+def summary(reports: Sequence[Report]) -> str:
+    """Accuracy, NLL and ECE of the methods that matter most, a row for each data set."""
+    lines = [
+        "Accuracy / NLL / ECE on the official test images, means over seeds, ResNet-18 from scratch. The CNN has",
+        "the same training with one option changed. Intervals and all other methods are in",
+        "[docs/reference/results.md](docs/reference/results.md#images).",
+        "",
+        f"| data | {' | '.join(f'`{name}`' for name in SHOWN)} |",
+        f"|{'---|' * (len(SHOWN) + 1)}",
+        *(
+            f"| {each['config']['data']} | {' | '.join(_three(each, name) for name in SHOWN)} |"
+            for each in reports
+        ),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def details(reports: Sequence[Report]) -> str:
+    """A table for each report, what it took to train, the comparisons that must be made, and the command."""
+    return "\n".join("\n".join(_report(report)) for report in reports)
+
+
+def _three(report: Report, name: str) -> str:
+    found = report["methods"].get(name)
+    return (
+        "-" if found is None else " / ".join(short(found[metric]["mean"]) for metric in ("accuracy", "nll", "ece"))
+    )
+
+
+def _report(report: Report) -> list[str]:
+    config, methods = report["config"], report["methods"]
+    beside = config["data"] == "cifar10" and not config["noise"]["rate"]
+    titles = ["method", "accuracy", "macro F1", "NLL", "ECE (floor)", *["published"] * beside]
+    seeds = len(report["seeds"])
+    return [
+        f"**{config['data']}**, {seeds} seed{'s' * (seeds > 1)}{_wrong(config)}:",
+        "",
+        f"| {' | '.join(titles)} |",
+        f"|{'---|' * len(titles)}",
+        *(_method(name, found, beside=beside) for name, found in methods.items()),
+        "",
+        *(f"- {sentence}" for sentence in [*_seconds(report), *_audits(report), *_compared(report)]),
+        f"- repeat: `{report['command']}`",
+        "",
+    ]
+
+
+def _method(name: str, found: Mapping[str, Any], *, beside: bool) -> str:
+    floor = found["ece_floor"]["mean"]
+    cells = [f"`{name}`", *(_estimate(found[metric]) for metric in ("accuracy", "f1_macro", "nll"))]
+    cells.append(_estimate(found["ece"]) + ("" if floor is None else f" ({short(floor)})"))
+    return f"| {' | '.join([*cells, *[PUBLISHED.get(name, '')] * beside])} |"
+
+
+def _estimate(found: Mapping[str, Any]) -> str:
+    mean, low, high = (found[name] for name in ("mean", "low", "high"))
+    if mean is None:
+        return "-"
+    return short(mean) if low is None or high is None else f"{short(mean)} ± {short((high - low) / 2)}"
+
+
+def _seconds(report: Report) -> list[str]:
+    took = {
+        name: report["seconds"][name]["fit"]["values"]
+        for name in ("attention", "cnn")
+        if name in report["seconds"]
+    }
+    known = {name: [each for each in values if each is not None] for name, values in took.items()}
+    words = [f"`{name}` {min(each):.0f} to {max(each):.0f} s" for name, each in known.items() if each]
+    return [f"to fit, everything chosen and calibrated: {', '.join(words)}"] if words else []
+
+
+def _audits(report: Report) -> list[str]:
+    told = [each["audit"] for each in report["settings"].get("attention", []) if each and "audit" in each]
+    if not told:
+        return []
+    mean = {name: sum(each[name] for each in told) / len(told) for name in ("recall", "precision")}
+    return [f"wrong labels found: recall {short(mean['recall'])}, precision {short(mean['precision'])}"]
+
+
+def _compared(report: Report) -> list[str]:
+    found = report["differences"].get("attention", {})
+    return [
+        verdict("attention", other, JUDGED[metric], found[other][metric])
+        for other in ASKED
+        for metric in ("accuracy", "nll", "ece")
+        if metric in found.get(other, {})
+    ]
+
+
+def _wrong(config: Mapping[str, Any]) -> str:
+    noise = config["noise"]
+    return f", {noise['rate'] * 100:.0f} % of the labels wrong ({noise['kind']})" if noise["rate"] else ""
