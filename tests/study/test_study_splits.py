@@ -20,6 +20,16 @@ def sides(found):
 
 
 @pytest.mark.parametrize("below", [0, 10_000])
+def test_sets_of_images_keep_their_official_split():
+    images, labels = np.zeros((30, 8, 8, 1), np.uint8), np.arange(30) % 3
+    recipe = recipe_for(images, labels, data="mnist", target="digit", named=True)
+    assert (recipe.train_rows, recipe.test_share) == (60_000, None)
+    assert recipe.ours.images["augmentation"] == "digits"
+    folder = recipe_for(images, labels, data="mnist", target="folder", named=False)
+    assert (folder.train_rows, folder.test_share) == (None, 0.2)
+    assert folder.ours.images["augmentation"] == "photos"
+
+
 def test_validation_rows_are_training_rows_and_duplicates_never_straddle(recipe, below):
     frame, labels = mixed(120)
     frame, labels = frame.iloc[np.arange(240) % 120].reset_index(drop=True), labels[np.arange(240) % 120]
@@ -105,7 +115,9 @@ def test_one_class_cannot_be_studied(recipe):
 def test_named_sets_are_split_as_their_reports_split_them():
     assert RULES["letter"] == Rule(train_rows=16_000)
     adult, wine = load_named("adult"), load_named("wine-quality-red")
-    assert RULES["adult"].train_rows == len(adult.train_rows)
+    official = recipe_for(adult.X, adult.y, data="adult", target=adult.target, named=True)
+    assert official.train_rows == len(adult.train_rows)
+    assert official.test_share is None
     recipe = recipe_for(wine.X, wine.y, data=wine.name, target=wine.target, named=True)
     task = task_of(wine.X, wine.y, recipe)
     assert (len(task), len(task.classes)) == (1359, 6)

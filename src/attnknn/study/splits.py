@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnknn.data import Table, as_table, duplicate_groups, folds, is_images, split
+from attnknn.data import NAMED, Table, as_table, duplicate_groups, folds, is_images, split
 from attnknn.data.noise import flip_labels
-from attnknn.data.uci import ADULT_TRAIN_ROWS
 from attnknn.errors import InvalidInput
 from attnknn.study.recipe import ROBUST, Noise, OurSettings, Recipe, Validation
 from attnknn.train import ImageOptions
@@ -29,7 +28,7 @@ LETTER_TRAIN_ROWS = 16_000  # its description trains on the first 16,000 and tes
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How a named set is split where its reports agree on it."""
+    """How a named set is split."""
 
     test_share: float = 0.2
     train_rows: int | None = None
@@ -37,15 +36,10 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {
-    "adult": Rule(train_rows=ADULT_TRAIN_ROWS),
     "letter": Rule(train_rows=LETTER_TRAIN_ROWS),
     "digits": Rule(test_share=0.3),
     "wine-quality-red": Rule(drop_duplicates=True),
     "wine-quality-white": Rule(drop_duplicates=True),
-    "cifar10": Rule(train_rows=50_000),
-    "cifar100": Rule(train_rows=50_000),
-    "mnist": Rule(train_rows=60_000),
-    "fashion-mnist": Rule(train_rows=60_000),
 }
 
 NOISY = {"epochs": 60, "mix": "cutmix", "mix_alpha": 1.0, "mix_share": 0.5, "relabel": 2}
@@ -108,7 +102,7 @@ def recipe_for(
     Raises:
         InvalidInput: ``test_share`` was given, but the set has an official split.
     """
-    rule = RULES.get(data, Rule()) if named else Rule()
+    rule = _rule(data) if named else Rule()
     if rule.train_rows is not None and test_share is not None:
         raise InvalidInput(f"{data} has official training and test rows: a share for testing has no meaning")
     noise = noise or Noise()
@@ -136,6 +130,12 @@ def recipe_for(
             images=ImageOptions(**trained).state() if pictures else None,
         ),
     )
+
+
+def _rule(name: str) -> Rule:
+    """How a named set is split: as its files are, or as ``RULES`` says."""
+    official = NAMED[name].train_count if name in NAMED else None
+    return RULES.get(name, Rule()) if official is None else Rule(train_rows=official)
 
 
 def task_of(X: pd.DataFrame | NDArray[np.uint8], labels: NDArray[Any], recipe: Recipe) -> Task:
