@@ -20,16 +20,6 @@ def sides(found):
 
 
 @pytest.mark.parametrize("below", [0, 10_000])
-def test_sets_of_images_keep_their_official_split():
-    images, labels = np.zeros((30, 8, 8, 1), np.uint8), np.arange(30) % 3
-    recipe = recipe_for(images, labels, data="mnist", target="digit", named=True)
-    assert (recipe.train_rows, recipe.test_share) == (60_000, None)
-    assert recipe.ours.images["augmentation"] == "digits"
-    folder = recipe_for(images, labels, data="mnist", target="folder", named=False)
-    assert (folder.train_rows, folder.test_share) == (None, 0.2)
-    assert folder.ours.images["augmentation"] == "photos"
-
-
 def test_validation_rows_are_training_rows_and_duplicates_never_straddle(recipe, below):
     frame, labels = mixed(120)
     frame, labels = frame.iloc[np.arange(240) % 120].reset_index(drop=True), labels[np.arange(240) % 120]
@@ -122,3 +112,13 @@ def test_named_sets_are_split_as_their_reports_split_them():
     task = task_of(wine.X, wine.y, recipe)
     assert (len(task), len(task.classes)) == (1359, 6)
     assert len(task) == len(wine.X.assign(y=wine.y).drop_duplicates())
+
+
+def test_sets_of_images_keep_their_official_split():
+    images, labels = np.zeros((30, 8, 8, 1), np.uint8), np.arange(30) % 3
+    recipe = recipe_for(images, labels, data="mnist", target="digit", named=True)
+    assert (recipe.train_rows, recipe.test_share) == (60_000, None)
+    assert recipe.ours.images["augmentation"] == "digits"
+    folder = recipe_for(images, labels, data="mnist", target="folder", named=False)
+    assert (folder.train_rows, folder.test_share) == (None, 0.2)
+    assert folder.ours.images["augmentation"] == "photos"
