@@ -39,6 +39,13 @@ def tiny_model(tmp_path_factory):
         (["--frozen"], "--frozen is for images"),
         (["--augmentation", "photos"], "--augmentation is for images"),
         (["--compile"], "--compile is for images"),
+        (["--mix", "cutmix"], "--mix is for images"),
+        (["--relabel", "0"], "--relabel is for images"),
+        (["--tta"], "--tta is for images"),
+        (["--head-prior"], "--head-prior is for images"),
+        (["--k-ensemble", "4,x"], "whole numbers between commas"),
+        (["--k-ensemble", "4"], "at least two"),
+        (["--k-ensemble", "4,8", "--adaptive-k", "entropy"], "choose"),
         (["--test", "."], "both be tables, or both images"),
     ],
 )
@@ -64,6 +71,8 @@ def test_a_table_refuses_what_is_for_images(attnknn, tables, tmp_path, flags, sa
         (["--frozen"], "--pretrained FILE"),
         (["--frozen", "--backbone", "efficientnet-lite0", "--epochs", "3"], "--epochs is of a backbone"),
         (["--frozen", "--backbone", "efficientnet-lite0", "--members", "2"], "--members is of a backbone"),
+        (["--frozen", "--backbone", "efficientnet-lite0", "--relabel", "1"], "--relabel is of a backbone"),
+        (["--batch-size", "1"], "at least 2"),
         (["--augmentation", "birds"], "photos"),
         (["--batch-size", "0"], "--batch-size"),
         (["--test", "iris"], "both be tables, or both images"),
@@ -175,3 +184,19 @@ def test_a_study_of_tables_refuses_images(attnknn, folder, tmp_path):
     said = attnknn.refused("study", "ablation", "--data", folder, "--out", tmp_path / "runs")
     assert "the study ablation is of tables" in said
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("flag", ["--out", "--checkpoint"])
+def test_nothing_is_written_among_the_pictures_that_are_read(attnknn, folder, tmp_path, flag):
+    inside = folder / "zero" / "new"
+    places = {"--out": tmp_path / "m", flag: inside}
+    said = attnknn.refused("fit", folder, *(part for pair in places.items() for part in pair))
+    assert "lies inside" in said
+    assert not inside.exists()
+    assert "lies inside" in attnknn.refused("study", "main", "--data", folder, "--out", folder)
+
+
+def test_what_cannot_be_saved_is_not_trained(attnknn, folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "cannot be made" in attnknn.refused("fit", folder, "--out", tmp_path / "file" / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
