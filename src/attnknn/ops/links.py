@@ -7,14 +7,18 @@ Backwards, the same sums run over the links sorted by key, so that gradients too
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from attnknn.ops.tokens import by_numpy
+
 _PIECE = 2**19  # numbers of a table worked on at a time on the CPU, so that they stay in cache
-_LARGE_PIECE = 2**27
+_LARGE_PIECE = 2**25  # and on other devices
 
 
 class Links(NamedTuple):
@@ -23,6 +27,11 @@ class Links(NamedTuple):
     rows: Tensor  # (b * q * h, k) row of each key, which is (batch * keys + key) * heads + head
     order: Tensor  # (links,) the links sorted by the row of their key; empty where no gradient is wanted
     starts: Tensor  # (b * n * h + 1,) where the links of each key begin in that order
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast off: sums here are at least float32. A meta tensor, which only has a shape, has no autocast."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def linked(indices: Tensor, keys: int, *, backward: bool) -> Links:
@@ -34,9 +43,19 @@ def linked(indices: Tensor, keys: int, *, backward: bool) -> Links:
     rows = ((indices.transpose(1, 2) + base) * heads + head).flatten(0, 2)
     if not backward:
         return Links(rows, rows.new_empty(0), rows.new_empty(0))
-    ranked, order = rows.flatten().sort(stable=True)
+    ranked, order = _sorted(rows.flatten())
     starts = torch.searchsorted(ranked, torch.arange(batch * keys * heads + 1, device=device))
     return Links(rows, order, starts)
+
+
+def _sorted(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows in ascending order, and where each was; equal ones keep their order."""
+    if not by_numpy(rows.device):
+        ranked, order = rows.sort(stable=True)
+        return ranked, order
+    # A row and its place in one integer: sorting those is several times as fast as a stable sort.
+    both = torch.from_numpy(np.sort(((rows << 32) | torch.arange(len(rows))).numpy()))
+    return both >> 32, both & 0xFFFFFFFF
 
 
 def scores_at(q: Tensor, k: Tensor, links: Links, known: Tensor | None = None) -> Tensor:
@@ -86,7 +105,7 @@ def _flat(values: Tensor) -> Tensor:
 def _heads(rows: Tensor, like: Tensor) -> Tensor:
     """Rows (b * n * h, c) as (b, h, n, c) and in the precision of ``like``, whose b, h and n they have."""
     batch, heads, tokens = like.shape[:3]
-    return rows.view(batch, tokens, heads, -1).transpose(1, 2).to(like.dtype)
+    return rows.view(batch, tokens, heads, rows.shape[-1]).transpose(1, 2).to(like.dtype)
 
 
 def _gathered(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
@@ -209,7 +228,7 @@ class _MatrixSums(torch.autograd.Function):
         for rank, matrix in enumerate(by_rank):
             near = values.index_select(0, rows[:, rank])
             to_weights[:, rank] = ((grad @ matrix) * near).sum(dim=-1)
-            to_matrices[rank] = grad.T @ near.mul_(shares[:, rank, None])
+            to_matrices[rank] = grad.T @ (near * shares[:, rank, None])
         to_v = _ranked_back(grad, by_rank, shares, order, starts, len(v))
         to_given = to_matrices.permute(1, 2, 0).to(matrices.dtype)
         return _heads(to_weights, weights), _heads(to_v, v), to_given, None, None, None
@@ -222,10 +241,11 @@ def _ranked_back(
 
     A few batches at a time: links stay within a batch, and the table of one is as large as all its neighbors.
     """
-    queries, keys, ranks = len(grad) // batch, (len(starts) - 1) // batch, weights.shape[1]
+    queries, keys, ranks = len(grad) // max(1, batch), (len(starts) - 1) // max(1, batch), weights.shape[1]
     shares = weights.flatten()[order]
-    small = grad.device.type == "cpu" and not torch.compiler.is_compiling()
-    step = max(1, (_PIECE if small else _LARGE_PIECE) // max(1, queries * ranks * by_rank.shape[-1]))
+    step = max(
+        1, (_PIECE if by_numpy(grad.device) else _LARGE_PIECE) // max(1, queries * ranks * by_rank.shape[-1])
+    )
     parts = []
     for first in range(0, batch, step):
         last = min(first + step, batch)
@@ -242,12 +262,12 @@ def _ranked_back(
                 include_last_offset=True,
             )
         )
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return torch.cat(parts) if parts else grad.new_empty(0, by_rank.shape[-1])
 
 
 def _by_query(scores: Tensor, q: Tensor) -> Tensor:
     batch, heads, tokens = q.shape[:3]
-    return scores.view(batch, tokens, heads, -1).transpose(1, 2)
+    return scores.view(batch, tokens, heads, scores.shape[-1]).transpose(1, 2)
 
 
 def _like(weights: Tensor, v: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Select among tokens: which k keys each query keeps, best first, without ever holding all scores of a long sequence.
+"""Select among tokens: which keys each query keeps, best first, without holding all scores of a long sequence.
 
 Scores are formed a bounded piece at a time and dropped once the best are known. A score and the index of its key
 are packed into one integer, so that ties go to the lower index on every device, and no two keys compare as equal.
@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attnknn.errors import InvalidInput
 
@@ -19,13 +21,14 @@ TokenSimilarity = Literal["matmul", "cosine", "euclidean"]
 TOKEN_SIMILARITIES: Final[tuple[TokenSimilarity, ...]] = get_args(TokenSimilarity)
 
 _PIECE = 2**18  # scores at a time on the CPU, so that they stay in cache
-_LARGE_PIECE = 2**26  # and on other devices, where many small steps are slow
+_LARGE_PIECE = 2**24  # and on other devices, where many small steps are slow
+_LANES = 16  # columns of a matrix product that are surely added up alike
 _RUN = 32  # neighboring scores of which only the best is looked at first
 _FEWEST_RUNS = 4  # for each key that is kept, or looking at runs first does not pay
 
 
 class Chosen(NamedTuple):
-    """The keys each query keeps, best first; where there are fewer, the index is 0 and the score minus infinity."""
+    """The keys each query keeps, best first; where there are too few, index 0 and a score of minus infinity."""
 
     indices: Tensor  # (batch, heads, queries, k), int64
     scores: Tensor  # the same shape, float32 or float64, before scale and mask
@@ -44,7 +47,7 @@ class Masks:
         return bool(self.allowed) or self.added is not None or self.causal
 
     def apply(self, scores: Tensor, at: tuple[slice, slice, slice], columns: Tensor | None) -> Tensor:
-        """Scores (b, h, rows, keys) of some batches, heads and rows; of some columns only, where they are given."""
+        """Scores (b, h, rows, keys) of some batches, heads and rows, and of some columns where they are given."""
         if self.added is not None:
             scores = scores + _part(self.added, at, columns)
         for each in self.allowed:
@@ -93,7 +96,7 @@ def select_tokens(
     masks: Masks = Masks(),  # noqa: B008 - it is frozen
     candidates: Tensor | None = None,
 ) -> Chosen:
-    """The ``count`` keys with the largest inner product, or at the smallest Euclidean distance; not differentiable.
+    """The ``count`` keys of the largest inner product, or of the smallest Euclidean distance; not differentiable.
 
     Args:
         q: (batch, heads, queries, dim).
@@ -108,56 +111,68 @@ def select_tokens(
     >>> select_tokens(q, torch.tensor([1.0, 3.0, 3.0, 2.0]).view(1, 1, 4, 1), 3).indices.tolist()
     [[[[1, 2, 3]]]]
     """
-    q, k = _wide(q), _wide(k)
+    q, k = wide(q), wide(k)
     if euclidean:  # distances do not change with the origin, but their rounding errors do
         center = k.mean(dim=2, keepdim=True)
         q, k = q - center, k - center
     others = k if candidates is None else k.index_select(2, candidates)
     offset = -others.square().sum(dim=-1)[:, :, None] / 2 if euclidean else None
     best = count if candidates is None else count - 1
-    pieces = [
-        _best_of_piece(q, others, offset, at, best, scale=scale, masks=masks, candidates=candidates)
-        for at in _pieces(q.shape, others.shape[2], q.device)
-    ]
-    chosen = _joined(pieces, q.shape, best) if best else _empty(q)
+    # A matrix product may add up the last few columns in another order, and equal keys would differ by it.
+    spare = pad(others, (0, 0, 0, -others.shape[2] % _LANES))
+    search = _Search(q, spare, others.shape[2], offset, best, scale, masks, candidates)
+    pieces = [search.best(at) for at in _pieces(q.shape, others.shape[2], q.device)] if best else []
+    chosen = _joined(pieces, q, best)
     return chosen if candidates is None else _behind_itself(chosen, q, k, candidates, masks, euclidean)
 
 
-def _wide(values: Tensor) -> Tensor:
+def wide(values: Tensor) -> Tensor:
     """At least float32: in half precision most scores would tie."""
     return values if values.dtype in (torch.float32, torch.float64) else values.float()
 
 
-def _best_of_piece(
-    q: Tensor,
-    keys: Tensor,
-    offset: Tensor | None,
-    at: tuple[slice, slice, slice],
-    count: int,
-    *,
-    scale: float | Tensor,
-    masks: Masks,
-    candidates: Tensor | None,
-) -> Chosen:
-    """The best keys of some queries, as indices into ``keys``."""
-    batch, head, rows = at
-    raw = q[batch, head, rows] @ keys[batch, head].transpose(-2, -1)
-    if offset is not None:
-        raw = raw + offset[batch, head]
-    scores = raw
-    if masks.added is not None:
-        factor = scale if isinstance(scale, float) else scale[head]
-        # Half the square of a distance became the score; what is added is added to minus the distance.
-        scores = factor * (raw if offset is None else -_distance(raw, q[batch, head, rows]))
-    if masks:
-        scores = masks.apply(scores, at, candidates)
-    if candidates is not None:
-        own = torch.arange(rows.start, rows.stop, device=q.device)[:, None] == candidates
-        scores = scores.masked_fill(own, -torch.inf)
-    indices = largest_tokens(scores, count)
-    found = scores.gather(-1, indices) > -torch.inf
-    kept = raw.gather(-1, indices).masked_fill(~found, -torch.inf)
-    return Chosen(indices.masked_fill(~found, 0), kept)
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What a search knows, whichever piece of it is under way."""
+
+    q: Tensor
+    keys: Tensor  # with some to spare behind the last
+    total: int
+    offset: Tensor | None
+    count: int
+    scale: float | Tensor
+    masks: Masks
+    candidates: Tensor | None
+
+    def best(self, at: tuple[slice, slice, slice]) -> Chosen:
+        """The best keys of some queries, as indices into the keys."""
+        raw = self._raw(at)
+        scores = self._scores(raw, at)
+        indices = largest_tokens(scores, self.count)
+        if scores is raw:
+            return Chosen(indices, raw.gather(-1, indices))
+        hidden = scores.gather(-1, indices) == -torch.inf
+        kept = raw.gather(-1, indices).masked_fill(hidden, -torch.inf)
+        return Chosen(indices.masked_fill(hidden, 0), kept)
+
+    def _raw(self, at: tuple[slice, slice, slice]) -> Tensor:
+        batch, head, _ = at
+        raw = (self.q[at] @ self.keys[batch, head].transpose(-2, -1))[..., : self.total]
+        return raw if self.offset is None else raw + self.offset[batch, head]
+
+    def _scores(self, raw: Tensor, at: tuple[slice, slice, slice]) -> Tensor:
+        """What decides: the products themselves, or what masks make of them."""
+        scores, (_, head, rows) = raw, at
+        if self.masks.added is not None:
+            factor = self.scale if isinstance(self.scale, float) else self.scale[head]
+            # For distances the product holds half a square; what is added is added to minus the distance.
+            scores = factor * (raw if self.offset is None else -_distance(raw, self.q[at]))
+        if self.masks:
+            scores = self.masks.apply(scores, at, self.candidates)
+        if self.candidates is not None:
+            own = torch.arange(rows.start, rows.stop, device=raw.device)[:, None] == self.candidates
+            scores = scores.masked_fill(own, -torch.inf)
+        return scores
 
 
 def _distance(raw: Tensor, q: Tensor) -> Tensor:
@@ -173,12 +188,13 @@ def largest_tokens(scores: Tensor, count: int) -> Tensor:
     if scores.dtype == torch.float64:  # too wide to be packed
         return torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., :count]
     columns = scores.shape[-1]
-    if columns % _RUN or columns < _FEWEST_RUNS * _RUN * count:
-        return _column(packed(scores).topk(count).values, columns)
+    if columns < _FEWEST_RUNS * _RUN * count:
+        return _column(_largest_keys(packed(scores), count), columns)
+    scores = pad(scores, (0, -columns % _RUN), value=-torch.inf)
     # The best keys lie in the runs with the best maxima, and a run that ties with another is the lower one.
-    runs = largest_tokens(scores.unflatten(-1, (-1, _RUN)).amax(dim=-1), count).sort(dim=-1).values
+    runs = largest_tokens(scores.view(*scores.shape[:-1], -1, _RUN).amax(dim=-1), count).sort(dim=-1).values
     inside = (runs[..., None] * _RUN + torch.arange(_RUN, device=scores.device)).flatten(-2)
-    return inside.gather(-1, _column(packed(scores.gather(-1, inside)).topk(count).values, inside.shape[-1]))
+    return inside.gather(-1, _column(_largest_keys(packed(scores.gather(-1, inside)), count), inside.shape[-1]))
 
 
 def packed(scores: Tensor) -> Tensor:
@@ -189,6 +205,20 @@ def packed(scores: Tensor) -> Tensor:
     return (ordered.long() << 32) | torch.arange(columns - 1, -1, -1, device=scores.device)
 
 
+def _largest_keys(keys: Tensor, count: int) -> Tensor:
+    """The ``count`` largest integers of the last axis, largest first."""
+    if not by_numpy(keys.device):
+        return keys.topk(count).values
+    array = keys.numpy()
+    top = np.partition(array, array.shape[-1] - count, axis=-1)[..., -count:]
+    return torch.from_numpy(np.sort(top, axis=-1)[..., ::-1].copy())
+
+
+def by_numpy(device: torch.device) -> bool:
+    """Whether NumPy sorts: on the CPU it takes a third of torch's time, but a compiler cannot see through it."""
+    return device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def _column(keys: Tensor, columns: int) -> Tensor:
     return (columns - 1) - (keys & 0xFFFFFFFF)
 
@@ -196,8 +226,7 @@ def _column(keys: Tensor, columns: int) -> Tensor:
 def _pieces(shape: torch.Size, keys: int, device: torch.device) -> Iterator[tuple[slice, slice, slice]]:
     """Batches, heads and rows whose scores are formed together: whole batches, or rows of one head."""
     batch, heads, rows = shape[:3]
-    small = device.type == "cpu" and not torch.compiler.is_compiling()
-    piece = _PIECE if small else _LARGE_PIECE
+    piece = _PIECE if by_numpy(device) else _LARGE_PIECE
     several = piece // max(1, heads * rows * keys)
     if several:
         for first in range(0, batch, several):
@@ -210,18 +239,15 @@ def _pieces(shape: torch.Size, keys: int, device: torch.device) -> Iterator[tupl
             yield slice(one, one + 1), slice(head, head + 1), slice(first, min(first + step, rows))
 
 
-def _joined(pieces: list[Chosen], shape: torch.Size, count: int) -> Chosen:
+def _joined(pieces: list[Chosen], q: Tensor, count: int) -> Chosen:
     if len(pieces) == 1:
         return pieces[0]
-    whole = (*shape[:3], count)
+    whole = (*q.shape[:3], count)
+    if not pieces:
+        return Chosen(q.new_empty(whole, dtype=torch.int64), q.new_empty(whole))
     return Chosen(
         *(torch.cat([each.flatten() for each in parts]).view(whole) for parts in zip(*pieces, strict=True))
     )
-
-
-def _empty(q: Tensor) -> Chosen:
-    nothing = q.new_zeros(*q.shape[:3], 0)
-    return Chosen(nothing.long(), nothing)
 
 
 def _behind_itself(

@@ -76,7 +76,7 @@ class MultiHeadAttention(nn.Module):
         key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """(batch, tokens, dim) to the same; masks as in :func:`attnknn.ops.knn_attention`."""
+        """(batch, tokens, dim) to the same; masks as in :func:`attnknn.vit.knn_attention`."""
         checked_tokens(x, self.dim)
         mask, seen = dense_mask(x, attn_mask, key_padding_mask, is_causal), x
         if self.sampler is not None:
@@ -85,7 +85,8 @@ class MultiHeadAttention(nn.Module):
             mask = mask if mask is None or mask.shape[-1] == 1 else mask.index_select(-1, candidates)
         q, k, v = (split_heads(each, self.num_heads) for each in (self.W_q(x), self.W_k(seen), self.W_v(seen)))
         rate = self.attention_dropout if self.training else 0.0
-        return self.W_o(merge_heads(scaled_dot_product_attention(q, k, v, mask, rate)))
+        out: Tensor = self.W_o(merge_heads(scaled_dot_product_attention(q, k, v, mask, rate)))
+        return out
 
     def extra_repr(self) -> str:
         """Settings that no submodule shows."""

@@ -39,7 +39,7 @@ class MultiHeadConv1d(nn.Module):
         heads = split_heads(self.W_x(checked_tokens(x, self.dim)), self.num_heads)
         before = (self.kernel_size - 1) // 2
         padded = pad(heads.flatten(0, 1).transpose(1, 2), (before, self.kernel_size - 1 - before))
-        mixed = self.conv(padded).transpose(1, 2).unflatten(0, (len(x), self.num_heads))
+        mixed = self.conv(padded).transpose(1, 2).reshape(heads.shape)
         out: Tensor = self.W_o(merge_heads(mixed))
         return out
 
@@ -130,9 +130,7 @@ class MultiHeadBranchingAttention(_Branching):
     ) -> None:
         super().__init__(dim, num_heads, branch_ratio, {"attention_dropout": attention_dropout, **convnn})
         rest = dim - self.first
-        self.attention = (
-            MultiHeadAttention(rest, num_heads, attention_dropout=attention_dropout) if rest else None
-        )
+        self.attention = MultiHeadAttention(rest, num_heads, attention_dropout=attention_dropout) if rest else None
 
     def forward(
         self,

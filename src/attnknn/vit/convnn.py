@@ -9,9 +9,15 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from attnknn.errors import InvalidInput
-from attnknn.ops.knn_attention import knn_attention
+from attnknn.ops.token_attention import knn_attention
 from attnknn.ops.tokens import TOKEN_SIMILARITIES, TokenSimilarity
-from attnknn.vit.grid import SpatialSampler, checked_grid_size, grid_coordinates, make_sampler, sequence_coordinates
+from attnknn.vit.grid import (
+    SpatialSampler,
+    checked_grid_size,
+    grid_coordinates,
+    make_sampler,
+    sequence_coordinates,
+)
 from attnknn.vit.heads import (
     checked_count,
     checked_heads,
@@ -110,7 +116,7 @@ class MultiHeadConvNNAttention(nn.Module):
         is_causal: bool = False,
         return_indices: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """(batch, tokens, dim) to the same; masks as in :func:`attnknn.ops.knn_attention`.
+        """(batch, tokens, dim) to the same; masks as in :func:`attnknn.vit.knn_attention`.
 
         With ``return_indices`` also the kept tokens (batch, heads, tokens, K), by rank, -1 where there are fewer.
         """
@@ -134,7 +140,7 @@ class MultiHeadConvNNAttention(nn.Module):
             return_indices=True,
         )
         if isinstance(self.conv, nn.Sequential):
-            mixed = linear(mixed, self.conv[1].weight[..., 0])
+            mixed = linear(mixed, self.conv.get_parameter("1.weight")[..., 0])
         out: Tensor = self.W_o(merge_heads(self.dropout(mixed)))
         return (out, indices) if return_indices else out
 
@@ -159,7 +165,7 @@ class MultiHeadConvNNAttention(nn.Module):
     def _rank_weights(self) -> Tensor:
         """(dim, K) factors, or (dim_out, dim, K) matrices."""
         if isinstance(self.conv, nn.Sequential):
-            return self.conv[0].weight[:, 0]
+            return self.conv.get_parameter("0.weight")[:, 0]
         return self.conv.weight[:, 0] if self.convolution_type == "depthwise" else self.conv.weight
 
     def _check_k(self, sampling_type: str, num_samples: int) -> None:
@@ -168,7 +174,7 @@ class MultiHeadConvNNAttention(nn.Module):
         if sampling_type != "all" and num_samples != -1:
             # Beside the samples there is the token itself and, for a grid, the class token.
             most = num_samples**2 + 2 if isinstance(self.sampler, SpatialSampler) else num_samples + 1
-        if most is not None and self.K > most:
+        if most is not None and most < self.K:
             raise InvalidInput(
                 f"K={self.K} is more than the {most} tokens there are to keep "
                 f"({sampling_type=}, {num_samples=}, grid_size={self.grid_size})"
@@ -196,7 +202,9 @@ def _convolution(kind: ConvolutionType, dim: int, dim_in: int, ranks: int) -> nn
 
 def _checked_magnitude(magnitude_type: str) -> TokenSimilarity:
     if magnitude_type not in TOKEN_SIMILARITIES:
-        raise InvalidInput(f"magnitude_type must be one of {', '.join(TOKEN_SIMILARITIES)}, got {magnitude_type!r}")
+        raise InvalidInput(
+            f"magnitude_type must be one of {', '.join(TOKEN_SIMILARITIES)}, got {magnitude_type!r}"
+        )
     return magnitude_type
 
 

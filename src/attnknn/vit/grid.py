@@ -27,7 +27,7 @@ class Grid(NamedTuple):
 
 
 def grid_of(tokens: int, grid_size: tuple[int, int] | None = None) -> Grid:
-    """The grid behind a number of tokens: one more than a square is a class token and a square, or a square itself.
+    """The grid behind a number of tokens: a class token and a square, if they are that many, else a square.
 
     >>> grid_of(197)
     Grid(rows=14, columns=14, before=1)
@@ -35,7 +35,9 @@ def grid_of(tokens: int, grid_size: tuple[int, int] | None = None) -> Grid:
     if grid_size is not None:
         rows, columns = grid_size
         if tokens < rows * columns:
-            raise InvalidInput(f"grid_size {grid_size} has {rows * columns} patches, but there are {tokens} tokens")
+            raise InvalidInput(
+                f"grid_size {grid_size} has {rows * columns} patches, but there are {tokens} tokens"
+            )
         return Grid(rows, columns, tokens - rows * columns)
     for before in (1, 0):
         side = isqrt(tokens - before)
@@ -141,21 +143,23 @@ class RandomSampler(nn.Module):
         self.num_samples, self.eval_sampling = num_samples, eval_sampling
         if generator is not None and generator.device.type != "cpu":
             raise InvalidInput(f"the generator must be on the CPU, got one on {generator.device}")
-        self.generator = generator or torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+        self.generator = generator or torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
 
     def forward(self, tokens: int, device: torch.device) -> Tensor:
         """(m,) indices, ascending."""
         every = not 0 <= self.num_samples < tokens
         if every or (not self.training and self.eval_sampling == "all"):
             return torch.arange(tokens, device=device)
-        return self._drawn(tokens).to(device)
+        draw = self._drawn
+        if torch.compiler.is_compiling():  # a compiler cannot look into generators: the graph is cut here
+            draw = torch.compiler.disable(draw)  # type: ignore[no-untyped-call]
+        return draw(tokens).to(device)
 
-    @torch.compiler.disable
     def _drawn(self, tokens: int) -> Tensor:
         generator = self.generator
         if not self.training and self.eval_sampling == "fixed":
             generator = torch.Generator().manual_seed(generator.initial_seed())
-        return torch.randperm(tokens, generator=generator)[: self.num_samples].sort().values
+        return torch.randperm(tokens, generator=generator, device="cpu")[: self.num_samples].sort().values
 
     def get_extra_state(self) -> Tensor:
         """The state of the generator, its seed included."""

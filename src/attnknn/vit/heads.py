@@ -10,7 +10,8 @@ from attnknn.errors import InvalidInput
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """(batch, tokens, dim) as (batch, heads, tokens, dim / heads), a view."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    batch, tokens, dim = x.shape
+    return x.view(batch, tokens, heads, dim // heads).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:

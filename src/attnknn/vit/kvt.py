@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from attnknn.ops.knn_attention import knn_attention
+from attnknn.ops.token_attention import knn_attention
 from attnknn.vit.heads import (
     checked_count,
     checked_heads,
@@ -29,6 +28,7 @@ class MultiHeadKvtAttention(nn.Module):
         qk_scale: Factor of the scores; by default 1 / sqrt(dim / num_heads).
         proj_drop: Dropout on the output.
 
+    >>> import torch
     >>> MultiHeadKvtAttention(192, 3, K=9)(torch.randn(2, 17, 192)).shape
     torch.Size([2, 17, 192])
     """
@@ -61,11 +61,13 @@ class MultiHeadKvtAttention(nn.Module):
         is_causal: bool = False,
         return_indices: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """(batch, tokens, dim) to the same; masks as in :func:`attnknn.ops.knn_attention`.
+        """(batch, tokens, dim) to the same; masks as in :func:`attnknn.vit.knn_attention`.
 
         With ``return_indices`` also the kept tokens (batch, heads, tokens, K), by rank, -1 where there are fewer.
         """
-        q, k, v = (split_heads(each, self.num_heads) for each in self.qkv(checked_tokens(x, self.dim)).chunk(3, -1))
+        q, k, v = (
+            split_heads(each, self.num_heads) for each in self.qkv(checked_tokens(x, self.dim)).chunk(3, -1)
+        )
         mixed, indices = knn_attention(
             q,
             k,

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnknn.errors import InvalidInput
 from attnknn.vit.grid import Grid, checked_grid_size, grid_of
 from attnknn.vit.heads import (
     checked_count,
@@ -44,9 +43,12 @@ class _NeighborhoodAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, tokens, dim) to the same."""
-        q, k, v = (split_heads(each, self.num_heads) for each in self.qkv(checked_tokens(x, self.dim)).chunk(3, -1))
+        q, k, v = (
+            split_heads(each, self.num_heads) for each in self.qkv(checked_tokens(x, self.dim)).chunk(3, -1)
+        )
         mixed = self._attended(q, k, v, self.attention_dropout if self.training else 0.0)
-        return self.proj_drop(self.proj(merge_heads(mixed)))
+        out: Tensor = self.proj_drop(self.proj(merge_heads(mixed)))
+        return out
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
         raise NotImplementedError
@@ -182,9 +184,3 @@ def _windows(length: int, side: int, device: torch.device) -> Tensor:
     """(length, side) the window of each place of one axis."""
     side = min(side, length)
     return window_starts(length, side, device)[:, None] + torch.arange(side, device=device)
-
-
-def checked_stride(stride: int) -> None:
-    """Refuse a stride other than 1: then queries would share windows."""
-    if stride != 1:
-        raise InvalidInput(f"neighborhoods have stride 1, got stride={stride!r}")

@@ -68,7 +68,7 @@ class MultiHeadSparseAttention(nn.Module):
         key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """(batch, tokens, dim) to the same; masks as in :func:`attnknn.ops.knn_attention`."""
+        """(batch, tokens, dim) to the same; masks as in :func:`attnknn.vit.knn_attention`."""
         tokens = checked_tokens(x, self.dim).shape[1]
         q, k, v = (split_heads(each(x), self.num_heads) for each in (self.q_proj, self.k_proj, self.v_proj))
         rate = self.attention_dropout if self.training else 0.0
@@ -81,7 +81,8 @@ class MultiHeadSparseAttention(nn.Module):
             seen = seen_mask(self._seen(tokens, x.device), tokens)
             hidden = mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, -torch.inf)
             mixed = scaled_dot_product_attention(q, k, v, hidden, rate)
-        return self.out_proj(merge_heads(mixed))
+        out: Tensor = self.out_proj(merge_heads(mixed))
+        return out
 
     def _seen(self, tokens: int, device: torch.device) -> Tensor:
         """(tokens, m) which tokens each sees, -1 for none."""

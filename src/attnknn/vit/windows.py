@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
-from attnknn.ops.links import combine_at, linked, scores_at
+from attnknn.ops.links import combine_at, linked, scores_at, without_autocast
 from attnknn.ops.weigh import softmax
 
 _WORTH = 8  # following links pays where a query sees at most one in so many keys
@@ -28,10 +28,9 @@ def attend_to(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, *, scale: float, dr
     keys = k.shape[2]
     if _WORTH * seen.shape[1] > keys:
         return scaled_dot_product_attention(q, k, v, seen_mask(seen, keys), dropout_p, scale=scale)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
         found = (seen >= 0).expand(*q.shape[:2], -1, -1)
-        wanted = torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v))
-        links = linked(seen.clamp(min=0).expand(*q.shape[:2], -1, -1), keys, backward=wanted)
+        links = linked(seen.clamp(min=0).expand(*q.shape[:2], -1, -1), keys, backward=torch.is_grad_enabled())
         weights = softmax(scale * scores_at(q, k, links), found=found)
         return combine_at(dropout(weights, dropout_p) if dropout_p else weights, v, links)
 

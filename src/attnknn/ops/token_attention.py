@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import dropout, normalize
 
 from attnknn.errors import InvalidInput
-from attnknn.ops.links import Links, combine_at, linked, scores_at, squared_distances_at
-from attnknn.ops.tokens import Masks, TokenSimilarity, checked_similarity, select_tokens
+from attnknn.ops.links import Links, combine_at, linked, scores_at, squared_distances_at, without_autocast
+from attnknn.ops.tokens import Masks, TokenSimilarity, checked_similarity, select_tokens, wide
 from attnknn.ops.weigh import softmax as softmax_of
 
 _NEAR = 1e-8  # added to a distance before it is inverted
@@ -72,7 +72,7 @@ def knn_attention(
     """Each query's sum over its ``k_neighbors`` most similar keys, weighted by similarity and by rank.
 
     With all keys kept this is ``scaled_dot_product_attention``. Ties go to the lower index. Nothing quadratic in
-    the number of tokens outlives the search, and gradients flow through the similarities of the keys that are kept.
+    the number of tokens outlives the search, and gradients flow through the similarities of the keys kept.
 
     Args:
         q: (batch, heads, queries, dim).
@@ -102,12 +102,17 @@ def knn_attention(
     torch.Size([2, 4, 10, 8])
     """
     _check(q, k, v, k_neighbors, similarity, rank_weights)
+    _check_masks(q, k, attn_mask, key_padding_mask)
+    if isinstance(scale, float | int) and not scale > 0:
+        raise InvalidInput(f"scale must be above 0, got {scale!r}")
     masks = _masks(attn_mask, key_padding_mask, is_causal)
     kept, candidates = _kept(q, k, k_neighbors, candidates)
-    if similarity == "cosine":
-        q, k = normalize(q, dim=-1), normalize(k, dim=-1)
+    if rank_weights is not None and rank_weights.shape[-1] < kept:
+        raise InvalidInput(f"rank_weights has {rank_weights.shape[-1]} ranks, but {kept} keys are kept")
     factor = scale if scale is not None else (q.shape[-1] ** -0.5 if similarity == "matmul" else 1.0)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device):
+        if similarity == "cosine":
+            q, k = normalize(wide(q), dim=-1), normalize(wide(k), dim=-1)
         chosen = select_tokens(
             q,
             k,
@@ -119,8 +124,7 @@ def knn_attention(
         )
         found = chosen.scores > -torch.inf if masks or candidates is not None else None
         known = chosen.scores if found is None else chosen.scores.masked_fill(~found, 0.0)
-        wanted = torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v))
-        links = linked(chosen.indices, k.shape[2], backward=wanted)
+        links = linked(chosen.indices, k.shape[2], backward=torch.is_grad_enabled())
         weights = _weights(q, k, links, known, similarity, factor, softmax, masks.added_at(chosen.indices), found)
         weights = dropout(weights, dropout_p) if dropout_p else weights
         mixed = combine_at(weights, v, links, None if rank_weights is None else rank_weights[..., :kept])
@@ -195,7 +199,21 @@ def _check(
         )
     if rank_weights is None:
         return
-    if rank_weights.ndim not in (2, 3) or rank_weights.shape[-2] != v.shape[3] or rank_weights.shape[-1] < 1:
+    if rank_weights.ndim not in (2, 3) or rank_weights.shape[-2] != v.shape[3]:
         raise InvalidInput(
-            f"rank_weights must be (dim, k) or (dim_out, dim, k) with dim {v.shape[3]}, got {tuple(rank_weights.shape)}"
+            f"rank_weights must be (dim, k) or (dim_out, dim, k) with dim {v.shape[3]}, "
+            f"got {tuple(rank_weights.shape)}"
+        )
+
+
+def _check_masks(q: Tensor, k: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None) -> None:
+    wanted = (*q.shape[:3], k.shape[2])
+    if attn_mask is not None:
+        given = tuple(attn_mask.shape)
+        fits = all(one in (1, whole) for one, whole in zip(given[::-1], wanted[::-1], strict=False))
+        if not (fits and 1 <= len(given) <= 4):
+            raise InvalidInput(f"attn_mask must broadcast to {wanted}, got {given}")
+    if key_padding_mask is not None and tuple(key_padding_mask.shape) != (wanted[0], wanted[3]):
+        raise InvalidInput(
+            f"key_padding_mask must be ({wanted[0]}, {wanted[3]}), got {tuple(key_padding_mask.shape)}"
         )
