@@ -62,7 +62,7 @@ def _report(report: Report) -> list[str]:
     titles = ["method", "accuracy", "macro F1", "NLL", "ECE (floor)", *["published"] * beside]
     seeds = len(report["seeds"])
     return [
-        f"**{config['data']}**, {seeds} seed{'s' * (seeds > 1)}{_wrong(config)}:",
+        f"**{config['data']}**, {seeds} seed{'s' * (seeds > 1)}{wrong(config)}:",
         "",
         f"| {' | '.join(titles)} |",
         f"|{'---|' * len(titles)}",
@@ -76,12 +76,13 @@ def _report(report: Report) -> list[str]:
 
 def _method(name: str, found: Mapping[str, Any], *, beside: bool) -> str:
     floor = found["ece_floor"]["mean"]
-    cells = [f"`{name}`", *(_estimate(found[metric]) for metric in ("accuracy", "f1_macro", "nll"))]
-    cells.append(_estimate(found["ece"]) + ("" if floor is None else f" ({short(floor)})"))
+    cells = [f"`{name}`", *(estimate(found[metric]) for metric in ("accuracy", "f1_macro", "nll"))]
+    cells.append(estimate(found["ece"]) + ("" if floor is None else f" ({short(floor)})"))
     return f"| {' | '.join([*cells, *[PUBLISHED.get(name, '')] * beside])} |"
 
 
-def _estimate(found: Mapping[str, Any]) -> str:
+def estimate(found: Mapping[str, Any]) -> str:
+    """Mean ± half the interval; JSON has null for what is not finite, and for the interval of one seed."""
     mean, low, high = (found[name] for name in ("mean", "low", "high"))
     if mean is None:
         return "-"
@@ -117,6 +118,7 @@ def _compared(report: Report) -> list[str]:
     ]
 
 
-def _wrong(config: Mapping[str, Any]) -> str:
-    noise = config["noise"]
+def wrong(config: Mapping[str, Any]) -> str:
+    """How many labels to learn from are wrong."""
+    noise = config.get("noise", {"rate": 0.0})
     return f", {noise['rate'] * 100:.0f} % of the labels wrong ({noise['kind']})" if noise["rate"] else ""

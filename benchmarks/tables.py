@@ -14,6 +14,7 @@ from typing import Any
 import image_tables
 from attnknn.study.recipe import PARTS
 from attnknn.study.verdicts import JUDGED, short, verdict
+from image_tables import estimate, wrong
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ("adult", "letter", "digits", "wine-quality-red", "bank-marketing", "german-credit")
@@ -72,7 +73,7 @@ def parts(reports: Sequence[Report]) -> str:
 def _ablation(report: Report) -> list[str]:
     config = report["config"]
     return [
-        f"**{config['data']}**, k = {config['ours']['n_neighbors']}{_wrong(config)}:",
+        f"**{config['data']}**, k = {config['ours']['n_neighbors']}{wrong(config)}:",
         "",
         "| part | gradient | size | NLL with it off | accuracy with it off |",
         "|---|---|---|---|---|",
@@ -126,36 +127,20 @@ def _split(config: dict[str, Any]) -> str:
         words = f"the first {config['train_rows']:,} rows train, the others test"
     else:
         words = f"{config['test_share']:.0%} of the rows test".replace("%", " %")
-    return words + ", duplicates dropped" * config["drop_duplicates"] + _wrong(config)
-
-
-def _wrong(config: Mapping[str, Any]) -> str:
-    """How many labels to learn from are wrong."""
-    noise = config.get("noise", {"rate": 0.0})
-    return (
-        f", {noise['rate']:.0%} of the labels wrong ({noise['kind']})".replace("%", " %") if noise["rate"] else ""
-    )
+    return words + ", duplicates dropped" * config["drop_duplicates"] + wrong(config)
 
 
 def _method(name: str, found: dict[str, Any], *, two_classes: bool) -> str:
     floor = found.get("ece_floor", {}).get("mean")
     cells = [
         f"`{name}`",
-        _estimate(found["accuracy"]),
-        _estimate(found["nll"]),
-        _estimate(found["ece"]) + ("" if floor is None else f" ({short(floor)})"),
-        *([_estimate(found["auc"]) if "auc" in found else "-"] * two_classes),
+        estimate(found["accuracy"]),
+        estimate(found["nll"]),
+        estimate(found["ece"]) + ("" if floor is None else f" ({short(floor)})"),
+        *([estimate(found["auc"]) if "auc" in found else "-"] * two_classes),
         str(sum(value is not None for value in found["accuracy"]["values"])),
     ]
     return f"| {' | '.join(cells)} |"
-
-
-def _estimate(found: dict[str, Any]) -> str:
-    """Mean ± half the interval; JSON has null for what is not finite, and for the interval of one seed."""
-    mean, low, high = (found[name] for name in ("mean", "low", "high"))
-    if mean is None:
-        return "-"
-    return short(mean) if low is None or high is None else f"{short(mean)} ± {short((high - low) / 2)}"
 
 
 def _gains(differences: dict[str, Any]) -> list[str]:

@@ -9,8 +9,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from attnknn.data import png
 from attnknn.metrics import reliability_curve
-from attnknn.study.draw import digit, png, reliability_diagram
+from attnknn.study.draw import digit, reliability_diagram
 
 VOID = {"meta", "img", "rect", "line", "br", "link"}
 

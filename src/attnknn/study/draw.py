@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 import math
-import struct
-import zlib
 from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnknn.data import png_uri
 from attnknn.metrics import ReliabilityCurve
 
 _SIDE = 300  # of the diagram's square
 _LEFT, _TOP, _COUNTS = 46, 12, 56
 
 
-def png(pixels: NDArray[np.uint8]) -> bytes:
-    """A gray picture (height, width) as a PNG file."""
-    height, width = pixels.shape
-    lines = b"".join(b"\0" + line.tobytes() for line in pixels)  # 0: no filter
-    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    parts = (b"IHDR", head), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, content) for kind, content in parts)
-
-
 def digit(pixels: NDArray[np.float64], words: str, size: int) -> str:
     """64 values from 0 to 16 as an image, dark on light."""
     gray = (255 - np.clip(pixels, 0, 16) * 255 / 16).round().astype(np.uint8).reshape(8, 8)
-    content = base64.b64encode(png(gray)).decode()
-    return (
-        f'<img class="digit" src="data:image/png;base64,{content}" width="{size}" height="{size}" '
-        f'alt="{escape(words)}">'
-    )
+    return f'<img class="digit" src="{png_uri(gray)}" width="{size}" height="{size}" alt="{escape(words)}">'
 
 
 def bar(share: float) -> str:
@@ -104,7 +89,3 @@ def _x(value: float) -> float:
 
 def _y(value: float) -> float:
     return round(_TOP + _SIDE * (1 - value), 2)
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))

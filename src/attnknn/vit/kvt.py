@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnknn.ops.token_attention import knn_attention
-from attnknn.vit.heads import (
-    checked_count,
-    checked_heads,
-    checked_rate,
-    checked_scale,
-    checked_tokens,
-    merge_heads,
-    split_heads,
-)
+from attnknn.vit.qkv import QkvAttention
 
 
-class MultiHeadKvtAttention(nn.Module):
+class MultiHeadKvtAttention(QkvAttention):
     """Multi-head self-attention that keeps the ``K`` largest scores of each query.
 
     Args:
@@ -44,13 +36,16 @@ class MultiHeadKvtAttention(nn.Module):
         qk_scale: float | None = None,
         proj_drop: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.dim, self.num_heads, self.K = dim, num_heads, checked_count(K, "K")
-        self.scale = checked_scale(qk_scale, checked_heads(dim, num_heads) ** -0.5)
-        self.attention_dropout = checked_rate(attention_dropout, "attention_dropout")
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.proj = nn.Linear(dim, dim, bias=False)
-        self.proj_drop = nn.Dropout(checked_rate(proj_drop, "proj_drop"))
+        super().__init__(
+            dim,
+            num_heads,
+            K=K,
+            attention_dropout=attention_dropout,
+            qkv_bias=qkv_bias,
+            qk_scale=qk_scale,
+            proj_drop=proj_drop,
+            proj_bias=False,
+        )
 
     def forward(
         self,
@@ -65,24 +60,15 @@ class MultiHeadKvtAttention(nn.Module):
 
         With ``return_indices`` also the kept tokens (batch, heads, tokens, K), by rank, -1 where there are fewer.
         """
-        q, k, v = (
-            split_heads(each, self.num_heads) for each in self.qkv(checked_tokens(x, self.dim)).chunk(3, -1)
-        )
         mixed, indices = knn_attention(
-            q,
-            k,
-            v,
+            *self.heads(x),
             self.K,
             scale=self.scale,
             attn_mask=attn_mask,
             key_padding_mask=key_padding_mask,
             is_causal=is_causal,
-            dropout_p=self.attention_dropout if self.training else 0.0,
+            dropout_p=self.rate,
             return_indices=True,
         )
-        out: Tensor = self.proj_drop(self.proj(merge_heads(mixed)))
+        out = self.projected(mixed)
         return (out, indices) if return_indices else out
-
-    def extra_repr(self) -> str:
-        """Settings that no submodule shows."""
-        return f"num_heads={self.num_heads}, K={self.K}, attention_dropout={self.attention_dropout:g}"

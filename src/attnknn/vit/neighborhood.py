@@ -3,62 +3,16 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnknn.vit.grid import Grid, checked_grid_size, grid_of
-from attnknn.vit.heads import (
-    checked_count,
-    checked_heads,
-    checked_rate,
-    checked_scale,
-    checked_tokens,
-    merge_heads,
-    split_heads,
-)
+from attnknn.vit.heads import checked_count
+from attnknn.vit.qkv import QkvAttention
 from attnknn.vit.windows import attend_to, window_starts
 
 
-class _NeighborhoodAttention(nn.Module):
-    """The parameters of both, named as NATTEN names them."""
-
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int = 3,
-        *,
-        K: int = 9,
-        attention_dropout: float = 0.0,
-        qkv_bias: bool = False,
-        qk_scale: float | None = None,
-        proj_drop: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.dim, self.num_heads, self.K = dim, num_heads, checked_count(K, "K")
-        self.scale = checked_scale(qk_scale, checked_heads(dim, num_heads) ** -0.5)
-        self.attention_dropout = checked_rate(attention_dropout, "attention_dropout")
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.proj = nn.Linear(dim, dim)
-        self.proj_drop = nn.Dropout(checked_rate(proj_drop, "proj_drop"))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, tokens, dim) to the same."""
-        q, k, v = (
-            split_heads(each, self.num_heads) for each in self.qkv(checked_tokens(x, self.dim)).chunk(3, -1)
-        )
-        mixed = self._attended(q, k, v, self.attention_dropout if self.training else 0.0)
-        out: Tensor = self.proj_drop(self.proj(merge_heads(mixed)))
-        return out
-
-    def _attended(self, q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
-        raise NotImplementedError
-
-    def extra_repr(self) -> str:
-        """Settings that no submodule shows."""
-        return f"num_heads={self.num_heads}, K={self.K}, attention_dropout={self.attention_dropout:g}"
-
-
-class NeighborhoodAttention1D(_NeighborhoodAttention):
+class NeighborhoodAttention1D(QkvAttention):
     """Each token sees ``K`` tokens of the sequence around it; near an end the window is moved, not cut.
 
     The class token is a token of the sequence like any other.
@@ -99,11 +53,15 @@ class NeighborhoodAttention1D(_NeighborhoodAttention):
             qkv_bias=qkv_bias,
             qk_scale=qk_scale,
             proj_drop=proj_drop,
+            proj_bias=True,
         )
         self.dilation, self.is_causal = checked_count(dilation, "dilation"), is_causal
 
-    def _attended(self, q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
-        return attend_to(q, k, v, self._seen(q.shape[2], q.device), scale=self.scale, dropout_p=rate)
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, tokens, dim) to the same."""
+        q, k, v = self.heads(x)
+        seen = self._seen(q.shape[2], q.device)
+        return self.projected(attend_to(q, k, v, seen, scale=self.scale, dropout_p=self.rate))
 
     def _seen(self, tokens: int, device: torch.device) -> Tensor:
         """(tokens, m) which tokens each sees; those a multiple of the dilation apart form a group."""
@@ -119,7 +77,7 @@ class NeighborhoodAttention1D(_NeighborhoodAttention):
         return group[:, None] + dilation * (first[:, None] + torch.arange(size, device=device))
 
 
-class NeighborhoodAttention2D(_NeighborhoodAttention):
+class NeighborhoodAttention2D(QkvAttention):
     """Each patch sees the ``K`` x ``K`` patches around it; the class token sees all, and all see it.
 
     Near an edge the window is moved, not cut.
@@ -158,17 +116,21 @@ class NeighborhoodAttention2D(_NeighborhoodAttention):
             qkv_bias=qkv_bias,
             qk_scale=qk_scale,
             proj_drop=proj_drop,
+            proj_bias=True,
         )
         self.grid_size = checked_grid_size(grid_size)
 
-    def _attended(self, q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, tokens, dim) to the same."""
+        q, k, v = self.heads(x)
         grid = grid_of(q.shape[2], self.grid_size)
         seen = _patches_seen(grid, self.K, q.device)
-        patches = attend_to(q[:, :, grid.before :], k, v, seen, scale=self.scale, dropout_p=rate)
-        if not grid.before:
-            return patches
-        first = scaled_dot_product_attention(q[:, :, : grid.before], k, v, dropout_p=rate, scale=self.scale)
-        return torch.cat([first, patches], dim=2)
+        mixed = attend_to(q[:, :, grid.before :], k, v, seen, scale=self.scale, dropout_p=self.rate)
+        if grid.before:
+            asked = q[:, :, : grid.before]
+            first = scaled_dot_product_attention(asked, k, v, dropout_p=self.rate, scale=self.scale)
+            mixed = torch.cat([first, mixed], dim=2)
+        return self.projected(mixed)
 
 
 def _patches_seen(grid: Grid, side: int, device: torch.device) -> Tensor:
