@@ -63,7 +63,7 @@ class Weighting:
         if self.kind == "distance":
             return inverse_distance(gaps, found, factor)
         bias = None
-        if self.kind == "reliability":
+        if self.kind == "reliability" and self.trust:
             bias = torch.from_numpy(self.trust * log_reliability(near, bank, leaving_out))
         return softmax(similarity(gaps, bank.metric), self.scale, bias=bias, found=found, prior=factor)
 

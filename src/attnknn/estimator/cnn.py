@@ -18,7 +18,7 @@ from attnknn.data import as_images
 from attnknn.embed.images import embed_views
 from attnknn.errors import InvalidInput
 from attnknn.estimator.benches import held_out, twins
-from attnknn.estimator.fitting import calibrated
+from attnknn.estimator.calibration import calibrated
 from attnknn.estimator.image_benches import check_enough
 from attnknn.estimator.inputs import checked_labels, codes_of, with_classes
 from attnknn.estimator.options import check_fraction, training_device

@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from attnknn.attend import AttentionOptions, LearnedWeighting, Weighting, WeightingKind
 from attnknn.attend.self_attention import MOST_NEIGHBORS as SELF_ATTENTION_MOST
-from attnknn.calibrate import Calibrator, Identity, Isotonic, Temperature, fit_calibrator, fit_prior_mass
 from attnknn.estimator.benches import Bench
+from attnknn.estimator.calibration import fit_finish
 from attnknn.estimator.jury import Heard, Jury, Polled, Rule, judges_heard, rules_of, widths
 from attnknn.estimator.options import TRAIN_FROM, Options, augmentation_of, training_device
-from attnknn.estimator.voter import AS_VOTED, Member, Voter
-from attnknn.ops import vote
+from attnknn.estimator.voter import Member, Voter
 from attnknn.predict import Lens, PredictionOptions
 from attnknn.train import Hearing, History, Judges, Tuning, choose_judges, train_attention, tune
 from attnknn.train.attention import Lesson, Seen
@@ -26,9 +24,6 @@ from attnknn.train.policies import Augmentation
 from attnknn.train.tune import MOST_NEIGHBORS
 
 Floats = NDArray[np.float64]
-
-DENSITY_FROM: Final = 200
-"""Judges from which ``calibration="auto"`` fits a temperature that follows density."""
 
 _ROUNDING: Final = 1e-6
 _MOST_CELLS: Final = 4_000_000  # judges x neighbors that decide on an attention
@@ -216,12 +211,9 @@ def _voter(
 def _finished(voter: Voter, polled: Polled, wish: Wish) -> Voter:
     """With the prior mass and the calibration that suit what is polled."""
     plain = isinstance(voter.members[0].weigher, Weighting) and wish.prediction.plain
-    if len(voter.members) > 1 or not plain:  # what tuned the weights has seen one plain member
-        voter = replace(voter, mass=_mass(polled))
-    calibration = str(wish.calibration)
-    if calibration == "auto":
-        calibration = "density" if len(polled.labels) >= DENSITY_FROM else "temperature"
-    return replace(voter, calibrator=_calibrated(voter, calibration, polled))
+    known = plain and len(voter.members) == 1  # what tuned the weights has seen one plain member
+    finish = fit_finish(str(wish.calibration), polled, voter.mass if known else None)
+    return replace(voter, mass=finish.mass, calibrator=finish.calibrator)
 
 
 def _weighed(bench: Bench, hearings: tuple[Hearing, ...], wish: Wish) -> Weighed:
@@ -336,47 +328,3 @@ def _train(
         checkpoint=None if wish.checkpoint is None else wish.checkpoint / f"{name}.pt",
         progress=f"training {name}" if wish.progress else None,
     )
-
-
-def _mass(polled: Polled) -> float:
-    """The prior mass of least NLL, for the judges and one more who finds none of its class."""
-    evidence, labels, prior, importance = polled.evidence, polled.labels, polled.prior, polled.importance
-    order = np.argsort(-evidence.mean(axis=0), kind="stable")
-    surprise = np.zeros((1, evidence.shape[1]))
-    surprise[0, order[0]] = 1.0
-    return fit_prior_mass(
-        np.vstack([evidence, surprise]),
-        np.append(labels, order[1] if len(order) > 1 else order[0]),
-        np.vstack([prior, prior.mean(axis=0)]),
-        sample_weight=np.append(importance, importance.mean()),
-    )
-
-
-def _calibrated(voter: Voter, calibration: str, polled: Polled) -> Calibrator:
-    if calibration == "prior" or voter.classes < 2:
-        return Identity()
-    votes = vote(torch.from_numpy(polled.evidence), torch.from_numpy(polled.prior), voter.mass).numpy()
-    if polled.given is not None:  # revised labels are the model's own: by them it would always be right
-        return Temperature.through_noise(votes, polled.given, polled.importance)
-    return calibrated(calibration, votes, polled.labels, polled.importance, polled.density)
-
-
-def calibrated(
-    calibration: str,
-    votes: Floats,
-    labels: NDArray[np.int64],
-    importance: Floats,
-    density: Floats | None = None,
-) -> Calibrator:
-    """A calibrator fitted on these votes and one surprise more: n right answers in n do not prove certainty."""
-    surest = int(votes.max(axis=1).argmax())
-    votes = np.vstack([votes, votes[surest]])
-    density = None if density is None else np.append(density, density[surest])
-    labels = np.append(labels, np.argsort(-votes[surest], kind="stable")[1])
-    importance = np.append(importance, importance.mean())
-    fitted = fit_calibrator(calibration, votes, labels, density=density, sample_weight=importance)
-    if isinstance(fitted, Isotonic):  # a class that no judge showed would get a curve of zeros
-        shown = np.bincount(labels, minlength=votes.shape[1]) > 0
-        curves = zip(fitted.curves, shown, strict=True)
-        fitted = replace(fitted, curves=tuple(curve if known else AS_VOTED for curve, known in curves))
-    return fitted

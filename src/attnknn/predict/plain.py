@@ -15,8 +15,8 @@ from attnknn.attend import Weigher
 from attnknn.bank import Id, MemoryBank, Neighbors
 from attnknn.ops import Metric, evidence, similarity
 
-CELLS: Final = 1_000_000
-"""Queries x neighbors held at once: about 100 MB with weights and labels."""
+CELLS: Final = 4_000_000
+"""Queries x neighbors held at once: about 400 MB with weights and labels."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import minimize_scalar
 
 from attnknn.attend import Weighting, log_reliability, row_weights
 from attnknn.bank import MemoryBank, Neighbors
@@ -68,15 +69,14 @@ class _Panel:
     def same_mass(self, weighting: Weighting, ks: list[int]) -> Floats:
         """(judges, ks) share of the weight of the k nearest that goes to the judge's label."""
         raw = self._raw(weighting)
-        at = np.asarray(ks) - 1
-        total = np.cumsum(raw, axis=1)[:, at]
-        right = np.cumsum(np.where(self.labels == self.own[:, None], raw, 0.0), axis=1)[:, at]
+        total = _sums(raw, ks)
+        right = _sums(raw * torch.from_numpy(self.labels == self.own[:, None]), ks)
         share: Floats = np.divide(right, total, out=np.zeros_like(right), where=total > 0)
         return share
 
     def right(self, weighting: Weighting) -> NDArray[np.bool_]:
         """(judges,) whether the heaviest label among all neighbors here is the judge's."""
-        raw = self._raw(weighting)
+        raw = self._raw(weighting).numpy()
         labels = np.where(raw > 0, self.labels, 0)
         classes = 1 + max(int(self.own.max()), int(labels.max()))
         places = np.arange(len(labels))[:, None] * classes + labels
@@ -90,21 +90,28 @@ class _Panel:
         first = self.labels[:, :k], self.closeness[:, :k], self.gaps[:, :k]
         return _Panel(*first, factor, trust, self.own, self.prior, self.importance)
 
-    def _raw(self, weighting: Weighting) -> Floats:
-        found = np.isfinite(self.closeness)
+    def _raw(self, weighting: Weighting) -> torch.Tensor:
+        """(judges, width) weights before they are made to sum to 1. By torch: all cores take part."""
         if weighting.kind == "uniform":
-            raw = found.astype(np.float64)
+            raw = torch.from_numpy(np.isfinite(self.closeness)).double()
         elif weighting.kind == "distance":
-            nearest = np.where(found[:, :1], self.gaps[:, :1], 0.0)
+            nearest = np.where(np.isfinite(self.closeness[:, :1]), self.gaps[:, :1], 0.0)
             ratio = nearest / np.maximum(self.gaps, np.finfo(np.float64).tiny)
-            raw = np.where(nearest > 0, ratio, self.gaps == 0)
+            raw = torch.from_numpy(np.where(nearest > 0, ratio, self.gaps == 0))
         else:
-            logits = weighting.scale * self.closeness
+            raw = weighting.scale * torch.from_numpy(self.closeness)
             if self.trust is not None and weighting.trust:
-                logits = logits + weighting.trust * self.trust
-                logits -= logits.max(axis=1, keepdims=True, initial=-1e300)
-            raw = np.exp(logits)
-        return raw if self.factor is None else raw * self.factor
+                raw += weighting.trust * torch.from_numpy(self.trust)
+                raw -= raw.amax(dim=1, keepdim=True).clamp(min=-1e300)
+            raw.exp_()
+        return raw if self.factor is None else raw * torch.from_numpy(self.factor)
+
+
+def _sums(values: torch.Tensor, ks: list[int]) -> Floats:
+    """(rows, ks) sums of the first k values of each row; ks ascend."""
+    parts = [values[:, low:high].sum(dim=1) for low, high in pairwise([0, *ks])]
+    result: Floats = torch.stack(parts, dim=1).cumsum(dim=1).numpy()
+    return result
 
 
 def choose_judges(bank: MemoryBank, fraction: float, random: np.random.Generator) -> NDArray[np.int64]:
@@ -221,23 +228,35 @@ def _nll(share: Floats, mass: float | Floats, prior: Floats) -> Floats:
 def _refined(panel: _Panel, weighting: Weighting, mass: float) -> tuple[Weighting, float]:
     """Polish scale and mass between the points of the grid, then see whether trust helps."""
     width = panel.labels.shape[1]
-    low, high = np.log(weighting.scale) - 1, np.log(weighting.scale) + 1
 
-    def at(point: Floats) -> tuple[Weighting, float]:
-        scale = float(np.exp(np.clip(point[1], low, high))) if weighting.fitted else weighting.scale
-        return replace(weighting, scale=scale), float(np.exp(np.clip(point[0], -14, 7)))
+    def at(log_scale: float) -> tuple[float, float, Weighting]:
+        tried = replace(weighting, scale=float(np.exp(log_scale)))
+        return *_polished(panel.same_mass(tried, [width])[:, 0], panel), tried
 
-    def loss(point: Floats) -> float:
-        tried, prior_mass = at(point)
-        return float(_loss(panel.same_mass(tried, [width])[:, 0], np.array([prior_mass]), panel)[0])
-
-    start = np.array([np.log(mass), np.log(weighting.scale)])
-    simplex = start + np.vstack([np.zeros(2), 0.35 * np.eye(2)])
-    found = minimize(
-        loss, start, method="Nelder-Mead", options={"maxiter": 60, "initial_simplex": simplex, "fatol": 1e-6}
-    )
-    weighting, mass = at(found.x) if found.fun < loss(start) else (weighting, mass)
+    start = np.log(weighting.scale)
+    loss, mass, _ = at(start)
+    if weighting.fitted:
+        found = minimize_scalar(
+            lambda point: at(point)[0],
+            bounds=(start - 1, start + 1),
+            method="bounded",
+            options={"xatol": 1e-3, "maxiter": 30},
+        )
+        if found.fun < loss:
+            _, mass, weighting = at(found.x)
     return _trusting(panel, weighting, mass)
+
+
+def _polished(share: Floats, panel: _Panel) -> tuple[float, float]:
+    """Least loss of these shares over the masses, and the mass that has it."""
+    start = np.log(_best_mass(share, panel)[0])
+    found = minimize_scalar(
+        lambda point: float(_loss(share, np.exp([point]), panel)[0]),
+        bounds=(start - 0.5, start + 0.5),
+        method="bounded",
+        options={"xatol": 1e-4},
+    )
+    return float(found.fun), float(np.exp(found.x))
 
 
 def _trusting(panel: _Panel, weighting: Weighting, mass: float) -> tuple[Weighting, float]:

@@ -1,0 +1,58 @@
+"""Prior mass and calibrator, fitted together on what judges were told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attnknn.calibrate import Identity
+from attnknn.calibrate.prior import LEAST, MOST
+from attnknn.estimator.calibration import fit_finish
+from attnknn.estimator.jury import Polled
+from attnknn.metrics import nll
+
+
+def told(rows=1500, seed=0):
+    """Judges whose evidence is all too sure: most of it lies on one class, and now and then on a wrong one."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(4, size=rows)
+    guess = np.where(random.random(rows) < 0.93, labels, random.integers(4, size=rows))
+    evidence = random.dirichlet([0.02] * 4, size=rows) * 0.05
+    evidence[np.arange(rows), guess] += 0.95
+    return Polled(evidence, random.random(rows), labels, np.full((rows, 4), 0.25), np.ones(rows))
+
+
+def answers(finish, polled):
+    votes = (polled.evidence + finish.mass * polled.prior) / (1 + finish.mass)
+    return finish.calibrator.transform(votes, polled.density)
+
+
+@pytest.mark.parametrize("kind", ["temperature", "density", "auto"])
+def test_mass_and_temperature_together_do_better_than_one_after_the_other(kind):
+    polled, others = told(), told(seed=1)
+    alone = fit_finish("prior", polled, None)
+    together = fit_finish(kind, polled, None)
+    assert LEAST <= together.mass <= MOST and together.mass != alone.mass
+    after = fit_finish(kind, polled, alone.mass)
+    assert after.loss == pytest.approx(together.loss, abs=1e-5)  # wherever it starts from
+    separately = _separately(kind, polled, alone.mass)
+    assert together.loss < separately.loss
+    assert nll(answers(together, others), others.labels) < nll(answers(separately, others), others.labels)
+
+
+def _separately(kind, polled, mass):
+    from attnknn.estimator import calibration
+
+    return calibration._at("density" if kind == "auto" else kind, polled, mass)
+
+
+def test_prior_alone_has_no_calibrator():
+    finish = fit_finish("prior", told(), 0.5)
+    assert finish.mass == 0.5 and isinstance(finish.calibrator, Identity)
+
+
+def test_judges_who_are_all_right_prove_no_certainty():
+    polled = told(40)
+    sure = Polled(np.eye(4)[polled.labels], polled.density, polled.labels, polled.prior, polled.importance)
+    chances = answers(fit_finish("temperature", sure, None), sure)
+    assert 0.9 < chances.max() < 1.0
