@@ -32,7 +32,8 @@ def test_mass_and_temperature_together_do_better_than_one_after_the_other(kind):
     polled, others = told(), told(seed=1)
     alone = fit_finish("prior", polled, None)
     together = fit_finish(kind, polled, None)
-    assert LEAST <= together.mass <= MOST and together.mass != alone.mass
+    assert LEAST <= together.mass <= MOST
+    assert together.mass != alone.mass
     after = fit_finish(kind, polled, alone.mass)
     assert after.loss == pytest.approx(together.loss, abs=1e-5)  # wherever it starts from
     separately = _separately(kind, polled, alone.mass)
@@ -48,7 +49,8 @@ def _separately(kind, polled, mass):
 
 def test_prior_alone_has_no_calibrator():
     finish = fit_finish("prior", told(), 0.5)
-    assert finish.mass == 0.5 and isinstance(finish.calibrator, Identity)
+    assert finish.mass == 0.5
+    assert isinstance(finish.calibrator, Identity)
 
 
 def test_judges_who_are_all_right_prove_no_certainty():
