@@ -80,10 +80,10 @@ class Augmentation:
 
         With ``flip`` the others are the mirror image, the image shifted to the upper left and to the lower right,
         and the mirror image shifted to the upper right. Else with ``rotate``: the image turned by half the angle
-        either way, and the same two shifts. Else shifts to all four corners. A shift is by half of ``pad``, at
+        either way, and the same two shifts. Else shifts to all four corners. A shift is a quarter of ``pad``, at
         least 1; there is none without ``pad``, nor where a side has no more than 2 * pad pixels.
         """
-        s = max(1, self.pad // 2)
+        s = max(1, self.pad // 4)
         if self.flip:
             mirrored = images.flip(3)
             return [images, mirrored, *self._shifts(images, (-s, -s), (s, s)), *self._shifts(mirrored, (-s, s))]
