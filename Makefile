@@ -53,6 +53,7 @@ format: setup
 
 bench: setup  ## Side by side with scikit-learn and plain FAISS; writes results/synthetic/bench.json
 	$(BIN)/python benchmarks/search.py --out results/synthetic/bench.json
+	$(BIN)/attnknn vit bench --device cpu --save results/vit/bench.json
 	$(BIN)/python benchmarks/tables.py
 
 results: setup  ## Every study whose numbers the README states; hours on a CPU, each goes on where it was stopped

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from attnknn.errors import InvalidInput
-from attnknn.train.optimizer import make_optimizer, one_cycle, parameter_groups, set_rate
+from attnknn.train.optimizer import make_optimizer, parameter_groups, set_rate
+from attnknn.train.schedule import one_cycle
 
 
 class Net(nn.Module):

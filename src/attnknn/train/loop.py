@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,10 @@ from attnknn.errors import InvalidInput, MissingDevice
 from attnknn.train.average import Average, State, put, tensors_of
 from attnknn.train.checkpoint import read_checkpoint, write_checkpoint
 from attnknn.train.ledger import Ledger
-from attnknn.train.optimizer import make_optimizer, one_cycle, parameter_groups, set_rate
+from attnknn.train.optimizer import make_optimizer, parameter_groups, set_rate
 from attnknn.train.options import LoopOptions, Precision
 from attnknn.train.progress import Bar, progress_bar
+from attnknn.train.schedule import drops, one_cycle
 from attnknn.train.seeds import random_kept, random_state, seed_torch, set_random_state
 
 __all__ = ["History", "LoopOptions", "Task", "run"]
@@ -57,13 +58,21 @@ class Task(Protocol):
         """
 
 
+@runtime_checkable
+class Measuring(Protocol):
+    """A task that also measures the batches it trains on."""
+
+    def measured(self) -> Mapping[str, float]:
+        """What was seen since the last call, by name; asked for at the end of each epoch of training."""
+
+
 @dataclass(frozen=True, slots=True)
 class History:
     """What happened, epoch by epoch.
 
     Each has ``epoch`` and ``seconds``; if it trained, ``lr`` (where the schedule has come to at its end),
     ``loss_<part>`` and ``loss_total`` (means over the steps) and ``gradient_norm`` (likewise, before clipping);
-    if it was validated, ``validation_<score>``.
+    what a :class:`Measuring` task adds; if it was validated, ``validation_<score>``.
     """
 
     epochs: tuple[dict[str, float], ...]
@@ -167,17 +176,31 @@ class _Training:
     def _train(self, bar: Bar) -> dict[str, float]:
         self.model.train()
         ledger = Ledger(self.next)
-        begin, total = (self.next - 1) * self.task.steps, self.options.epochs * self.task.steps
-        lr = self.options.lr
+        begin = (self.next - 1) * self.task.steps
         for step, batch in enumerate(self.task.batches(self.random)):
             if step == self.task.steps:
                 raise InvalidInput(f"the task gives more than the {self.task.steps} batches it promises")
-            set_rate(self.optimizer, lr * one_cycle(begin + step + 0.5, total, self.options.warmup))
+            set_rate(self.optimizer, self._rate(begin + step + 0.5))
             self._step(batch, ledger)
             bar.step()
         if len(ledger) < self.task.steps:
             raise InvalidInput(f"the task promises {self.task.steps} batches and gives {len(ledger)}")
-        return {"lr": lr * one_cycle(begin + self.task.steps, total, self.options.warmup), **ledger.means()}
+        measured = self.task.measured() if isinstance(self.task, Measuring) else {}
+        return {"lr": self._rate(begin + self.task.steps), **ledger.means(), **measured}
+
+    def _rate(self, at: float) -> float:
+        """The learning rate when so many steps are done."""
+        options = self.options
+        if options.schedule == "one-cycle":
+            return options.lr * one_cycle(at, options.epochs * self.task.steps, options.warmup)
+        if options.schedule == "constant":
+            return options.lr
+        gamma = 0.1 if options.lr_gamma is None else options.lr_gamma
+        if options.schedule == "step":
+            every = (20 if options.lr_step is None else options.lr_step) * self.task.steps
+            return options.lr * gamma ** math.floor(at / every)
+        losses = [each["validation_nll"] for each in self.history if "validation_nll" in each]
+        return options.lr * gamma ** drops(losses)
 
     def _step(self, batch: Any, ledger: Ledger) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -220,7 +243,7 @@ class _Training:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        put(state["model"], tensors_of(self.model))
+        self.model.load_state_dict(state["model"], strict=False)  # in place; what is no tensor is not saved
         if self.average is not None:
             self.average.restore(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -254,6 +277,8 @@ def _identity(task: Task, options: LoopOptions, device: torch.device, given: Map
 
 
 def _refuse_unread(options: LoopOptions) -> None:
+    if options.schedule == "plateau":
+        raise InvalidInput("the task validates nothing, so schedule='plateau' has nothing to wait for")
     for name, unset in (("patience", None), ("validate_first", False), ("validate_every", 1)):
         if getattr(options, name) != unset:
             raise InvalidInput(f"the task validates nothing, so nothing reads {name}={getattr(options, name)!r}")

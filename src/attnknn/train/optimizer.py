@@ -1,8 +1,7 @@
-"""What turns gradients into steps: parameter groups, AdamW and SGD, and the one schedule."""
+"""What turns gradients into steps: parameter groups, Adam, AdamW and SGD."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal, get_args
 
@@ -11,7 +10,7 @@ from torch import nn
 
 from attnknn.errors import InvalidInput
 
-OptimizerName = Literal["adamw", "sgd"]
+OptimizerName = Literal["adamw", "sgd", "adam"]
 OPTIMIZERS: Final[tuple[OptimizerName, ...]] = get_args(OptimizerName)
 MOMENTUM: Final = 0.9
 """Of SGD where none is given."""
@@ -56,11 +55,11 @@ def parameter_groups(
 def make_optimizer(
     name: OptimizerName, groups: list[dict[str, Any]], *, lr: float, momentum: float | None = None
 ) -> torch.optim.Optimizer:
-    """AdamW, or SGD with Nesterov's momentum, over the groups of :func:`parameter_groups`."""
+    """AdamW, Adam, or SGD with Nesterov's momentum, over the groups of :func:`parameter_groups`."""
     # One pass over each parameter instead of a dozen; MPS has it only in newer versions of torch.
     fused = all(each.device.type in ("cpu", "cuda") for group in groups for each in group["params"])
-    if name == "adamw":
-        return torch.optim.AdamW(groups, lr=lr, fused=fused)
+    if name != "sgd":
+        return (torch.optim.AdamW if name == "adamw" else torch.optim.Adam)(groups, lr=lr, fused=fused)
     momentum = MOMENTUM if momentum is None else momentum
     return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0, fused=fused)
 
@@ -69,21 +68,6 @@ def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Give every group the rate ``lr``, times its own factor."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_scale"]
-
-
-def one_cycle(at: float, steps: int, warmup: float) -> float:
-    """The factor of the learning rate when ``at`` of ``steps`` steps are done.
-
-    Rises linearly from 0 to 1 over the first ``warmup`` of them (a share), then falls to exactly 0 as a cosine.
-    The loop takes the middle of each step, so that neither the first nor the last is lost.
-
-    >>> [round(one_cycle(at, 4, 0.5), 4) for at in range(5)]
-    [0.0, 0.5, 1.0, 0.5, 0.0]
-    """
-    rise = warmup * steps
-    if at < rise:
-        return at / rise
-    return (1 + math.cos(math.pi * (at - rise) / (steps - rise))) / 2
 
 
 def _fits(prefix: str, name: str) -> bool:

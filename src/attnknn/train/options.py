@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 from attnknn.errors import InvalidInput
 from attnknn.train.optimizer import OPTIMIZERS, OptimizerName
+from attnknn.train.schedule import SCHEDULES, Schedule
 
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
@@ -19,15 +20,18 @@ PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 class LoopOptions:
     """How to train. Every option is read, or refused.
 
-    The learning rate rises linearly for the first ``warmup`` of all steps, then falls to exactly 0 as a cosine.
-
     Args:
         epochs: How many, at most.
-        optimizer: ``adamw``, or ``sgd`` with Nesterov's momentum.
+        optimizer: ``adamw``, ``adam`` (its decay is part of the gradient), or ``sgd`` with Nesterov's momentum.
         lr: The highest learning rate.
         weight_decay: Not on biases and parameters of one dimension.
         momentum: Of SGD; None is 0.9.
-        warmup: Share of all steps.
+        schedule: ``one-cycle`` rises linearly for the first ``warmup`` of all steps, then falls to exactly 0 as a
+            cosine; ``constant`` stays; ``step`` falls to ``lr_gamma`` of itself every ``lr_step`` epochs, and
+            ``plateau`` after more than 10 epochs without a better validation NLL.
+        warmup: Share of all steps, of ``one-cycle``.
+        lr_step: Epochs; of ``step``, where None is 20.
+        lr_gamma: Factor; of ``step`` and ``plateau``, where None is 0.1.
         clip: Greatest norm of the gradient, or None.
         ema: Decay of the moving average of the weights, or None for no average.
         patience: Epochs without a better validation NLL before the end, or None to run all.
@@ -42,7 +46,10 @@ class LoopOptions:
     optimizer: OptimizerName = "adamw"
     weight_decay: float = 0.0
     momentum: float | None = None
+    schedule: Schedule = "one-cycle"
     warmup: float = 0.0
+    lr_step: int | None = None
+    lr_gamma: float | None = None
     clip: float | None = None
     ema: float | None = None
     patience: int | None = None
@@ -58,9 +65,11 @@ class LoopOptions:
         _require(self.optimizer in OPTIMIZERS, "optimizer", f"one of {', '.join(OPTIMIZERS)}", self.optimizer)
         _require(0 <= self.weight_decay < math.inf, "weight_decay", "at least 0", self.weight_decay)
         if self.momentum is not None:
-            _require(self.optimizer == "sgd", "momentum", "None for adamw, which does not read it", self.momentum)
+            unread = f"None for {self.optimizer}, which does not read it"
+            _require(self.optimizer == "sgd", "momentum", unread, self.momentum)
             _require(0 <= self.momentum < 1, "momentum", "in [0, 1)", self.momentum)
         _require(0 <= self.warmup < 1, "warmup", "a share of all steps, in [0, 1)", self.warmup)
+        self._check_schedule()
         _require(self.clip is None or 0 < self.clip < math.inf, "clip", "above 0, or None", self.clip)
         _require(self.ema is None or 0 < self.ema < 1, "ema", "a decay in (0, 1), or None", self.ema)
         patient = self.patience is None or _whole(self.patience)
@@ -70,6 +79,17 @@ class LoopOptions:
         _require(every, "validate_every", "a whole number of at least 1", self.validate_every)
         for name, factor in self.lr_scales.items():
             _require(0 < factor < math.inf, f"lr_scales[{name!r}]", "above 0", factor)
+
+    def _check_schedule(self) -> None:
+        _require(self.schedule in SCHEDULES, "schedule", f"one of {', '.join(SCHEDULES)}", self.schedule)
+        readers = {"warmup": ("one-cycle",), "lr_step": ("step",), "lr_gamma": ("step", "plateau")}
+        for name, schedules in readers.items():
+            if getattr(self, name) and self.schedule not in schedules:
+                unread = f"left out: schedule={self.schedule!r} does not read it"
+                _require(False, name, unread, getattr(self, name))
+        _require(self.lr_step is None or _whole(self.lr_step), "lr_step", "a whole number of epochs", self.lr_step)
+        falls = self.lr_gamma is None or 0 < self.lr_gamma <= 1
+        _require(falls, "lr_gamma", "a factor above 0 and at most 1", self.lr_gamma)
 
 
 def _whole(value: Any) -> bool:

@@ -1,0 +1,182 @@
+"""Training and testing of a Vision Transformer, on the loop that all trainings share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnknn.train.loop import History, run
+from attnknn.train.policies import Augmentation
+from attnknn.vit.frames import Frames
+from attnknn.vit.model import ViT
+from attnknn.vit.settings import ViTOptions
+
+AUGMENTATION: Final = Augmentation(pad=4, fill="zero", flip=True)
+"""What ``augment`` means."""
+
+_EVALUATED: Final = 256  # images at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How a model does on some images: mean loss, and the share whose class is its first, or among its first 5."""
+
+    loss: float
+    top1: float
+    top5: float
+
+
+class ViTTask:
+    """See :class:`~attnknn.train.loop.Task`.
+
+    Args:
+        model: What is trained.
+        rows: Training images.
+        held: Images that choose the best epoch.
+        options: How to train.
+    """
+
+    def __init__(self, model: ViT, rows: Frames, held: Frames, options: ViTOptions) -> None:
+        self.model, self.rows, self.held, self.options = model.to(rows.device), rows, held, options
+        self._batch = min(options.batch_size, len(rows))
+        self._forward = compiled(self.model, options)
+        self._right = torch.zeros(2, device=rows.device)  # first, and among the first five
+        self._seen, self._began = 0, 0.0
+
+    @property
+    def steps(self) -> int:
+        """Batches per epoch."""
+        return max(1, len(self.rows) // self._batch)
+
+    def batches(self, random: torch.Generator) -> Iterator[Tensor]:
+        """Images in random order; what is left of the last batch waits for another epoch."""
+        self._right.zero_()
+        self._seen, self._began = 0, time.perf_counter()
+        order = torch.randperm(len(self.rows), generator=random, device=random.device)
+        for at in range(self.steps):
+            yield order[at * self._batch : (at + 1) * self._batch]
+
+    def losses(self, batch: Tensor, random: torch.Generator) -> Mapping[str, Tensor]:
+        """The one loss there is."""
+        pixels = self.rows.pixels(batch)
+        if self.options.augment:
+            pixels = AUGMENTATION(pixels, random)
+        images = self.rows.normalized(pixels)
+        if self.options.noise:
+            images = images + self.options.noise * torch.randn(
+                images.shape, generator=random, device=images.device
+            )
+        logits, labels = self._forward(images), self.rows.labels[batch]
+        self._right += right(logits.detach(), labels)
+        self._seen += len(batch)
+        return {"train": loss_of(logits, labels, self.options.criterion)}
+
+    def measured(self) -> Mapping[str, float]:
+        """Accuracy on the training images as they were seen, and the seconds that took."""
+        top1, top5 = (self._right / max(1, self._seen)).tolist()
+        return {"train_top1": top1, "train_top5": top5, "train_seconds": time.perf_counter() - self._began}
+
+    def validate(self) -> Mapping[str, float]:
+        """On the images that were held out."""
+        scores = evaluate(self.model, self.held, self.options, forward=self._forward)
+        return {"nll": scores.loss, "top1": scores.top1, "top5": scores.top5}
+
+
+def train_vit(
+    model: ViT,
+    rows: Frames,
+    held: Frames,
+    options: ViTOptions,
+    *,
+    seed: int = 0,
+    checkpoint: Path | None = None,
+    fingerprint: str = "",
+    progress: str | None = None,
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
+    last: int | None = None,
+) -> History:
+    """Train a ViT in place; it ends with the weights of its best epoch, by the loss of ``held``.
+
+    Args:
+        model: What to train.
+        rows: Training images.
+        held: Validation images.
+        options: How.
+        seed: Of batches, augmentation, noise and dropout.
+        checkpoint: File to save to after each epoch and to go on from.
+        fingerprint: Of data and model: a checkpoint with another one is refused.
+        progress: Title of a progress bar.
+        on_epoch: Called with the numbers of each epoch.
+        last: Stop after this epoch, on the schedule of all.
+    """
+    return run(
+        ViTTask(model, rows, held, options),
+        options.loop(),
+        seed=seed,
+        device=rows.device,
+        last=last,
+        checkpoint=checkpoint,
+        fingerprint=f"{fingerprint} {options.state()}",
+        progress=progress,
+        on_epoch=on_epoch,
+    )
+
+
+@torch.no_grad()
+def evaluate(
+    model: ViT, frames: Frames, options: ViTOptions, *, forward: Callable[[Tensor], Tensor] | None = None
+) -> Scores:
+    """How a model does on some images, each counted once.
+
+    Args:
+        model: Is left in eval mode.
+        frames: The images.
+        options: Criterion and precision.
+        forward: The model, compiled; None takes it as it is.
+    """
+    model.eval()
+    asked = model if forward is None else forward  # what is compiled has no truth value
+    total = torch.zeros((), device=frames.device, dtype=torch.float64)
+    count = torch.zeros(2, device=frames.device)
+    device = frames.device.type
+    for part in torch.split(torch.arange(len(frames), device=frames.device), _EVALUATED):
+        with torch.autocast(device, torch.bfloat16, enabled=options.use_amp):
+            logits = asked(frames.normalized(frames.pixels(part))).float()
+        labels = frames.labels[part]
+        total += loss_of(logits, labels, options.criterion).double() * len(part)
+        count += right(logits, labels)
+    top1, top5 = (count / len(frames)).tolist()
+    return Scores(float(total) / len(frames), top1, top5)
+
+
+def loss_of(logits: Tensor, labels: Tensor, criterion: str) -> Tensor:
+    """Mean cross-entropy, or mean squared distance to a 1 for the class and 0 for the others."""
+    if criterion == "CrossEntropy":
+        return F.cross_entropy(logits.float(), labels)
+    return F.mse_loss(logits.float(), F.one_hot(labels, logits.shape[1]).float())
+
+
+def right(logits: Tensor, labels: Tensor) -> Tensor:
+    """(2,) how many labels have the largest output, and one of the five largest."""
+    first = logits.float().topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
+    return torch.stack([first[:, 0].sum(), first.any(dim=1).sum()]).float()
+
+
+def compiled(model: ViT, options: ViTOptions) -> Callable[[Tensor], Tensor]:
+    """The model, compiled where the options ask for it."""
+    if not options.use_compiled:
+        return model
+    return cast("Callable[[Tensor], Tensor]", torch.compile(model, mode=options.compile_mode))
+
+
+def count_parameters(model: nn.Module) -> tuple[int, int]:
+    """All parameters, and those that are trained."""
+    every = [(each.numel(), each.requires_grad) for each in model.parameters()]
+    return sum(count for count, _ in every), sum(count for count, trained in every if trained)
