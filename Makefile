@@ -7,7 +7,7 @@ JOBS ?= 2
 # pip would compile thousands of files that nothing imports; the others are kept compiled once they were.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo image-results test quick check lint types format bench results soak docs clean
+.PHONY: setup demo image-results vit-results test quick check lint types format bench results soak docs clean
 
 setup: $(STAMP)
 
@@ -68,14 +68,24 @@ results: setup  ## Every study whose numbers the README states; hours on a CPU, 
 	$(BIN)/python benchmarks/attention.py --out results/synthetic/attention.json
 	$(BIN)/python benchmarks/tables.py
 
+PICTURED = cnn,cnn+tta,uniform,distance,reliability,attention,attention+tta,attention+k-ensemble,attention+tta+k-ensemble,attention+adaptive-k,attention+head-prior,attention+tta+head-prior
+
 image-results: setup  ## The same for images; needs a GPU, and the original files in ATTNKNN_DATA
-	$(BIN)/attnknn study main --data cifar10 --compile --seeds 5 --keep attention --out runs/main-cifar10 --save results/cifar10/main.json
+	$(BIN)/attnknn study main --data cifar10 --compile --seeds 5 --methods $(PICTURED) --keep attention \
+	  --out runs/main-cifar10 --save results/cifar10/main.json
 	$(BIN)/attnknn study main --data cifar10 --compile --noise 0.4 --seeds 3 --methods cnn,distance,reliability,attention,attention+tta \
 	  --out runs/noise-cifar10 --save results/cifar10/noise-sym-40.json
 	$(BIN)/attnknn study new-class --data cifar10 --compile --seeds 3 --out runs/new-class-cifar10 --save results/cifar10/new-class.json
 	for data in mnist fashion-mnist; do \
-	  $(BIN)/attnknn study main --data $$data --compile --seeds 1 --out runs/main-$$data --save results/$$data/main.json || exit 1; done
+	  $(BIN)/attnknn study main --data $$data --compile --seeds 1 --methods $(PICTURED) --out runs/main-$$data --save results/$$data/main.json || exit 1; done
 	$(BIN)/python benchmarks/tables.py
+
+vit-results: setup  ## Token layers side by side on CIFAR; needs a GPU, and the original files in ATTNKNN_DATA
+	$(BIN)/python benchmarks/vit.py --data cifar10 --amp --compile --seeds 3 --out runs/vit-cifar10 --save results/vit/cifar10.json
+	$(BIN)/python benchmarks/vit.py --data cifar100 --amp --compile --seeds 3 --out runs/vit-cifar100 --save results/vit/cifar100.json \
+	  --variants attention,attention-random-16,attention-random-32,kvt,convnn,convnn-random-16,convnn-random-32
+	$(BIN)/python benchmarks/vit.py --data cifar10 --amp --compile --seeds 1 --resize 224 --patch-size 16 --variants attention,convnn \
+	  --out runs/vit-224 --save results/vit/cifar10-224.json
 
 docs: setup  ## Run every example of the README, the docs and the docstrings
 	$(BIN)/python -m pytest -q tests/test_docs.py

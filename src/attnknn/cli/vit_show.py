@@ -39,7 +39,14 @@ def draw(found: TrainedViT, image: Path, token: str, head: int, out: Path) -> No
             raise InvalidInput(f"--head {head}: the model has heads 0 to {each.shape[1] - 1}")
         kept.append(None if each is None else each[0, head])
     write_kept(
-        out, pixels, kept, grid=model.grid_size, token=place, class_token=model.pool == "cls", names=model.layers
+        out,
+        pixels,
+        kept,
+        grid=model.grid_size,
+        token=place,
+        class_token=model.pool == "cls",
+        names=model.layers,
+        patch_size=model.patch_embedding.patch_size,
     )
 
 

@@ -52,7 +52,7 @@ from attnknn.vit.model import TransformerEncoder, ViT
 from attnknn.vit.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 from attnknn.vit.qkv import QkvAttention
 from attnknn.vit.sparse import MultiHeadSparseAttention
-from attnknn.vit.windows import _WORTH
+from attnknn.vit.windows import WORTH
 
 _SOFTMAX: Final = 5  # for each weight
 _NORM: Final = 5  # for each number: mean, difference, square, sum of squares, quotient
@@ -249,7 +249,7 @@ def _candidates(sampler: RandomSampler | SpatialSampler | None, tokens: int) -> 
 
 def _scored(seen: int, tokens: int) -> int:
     """Keys that are scored for a query that sees so many: all, where following links would not pay."""
-    return tokens if _WORTH * seen > tokens else seen
+    return tokens if WORTH * seen > tokens else seen
 
 
 def _attended(pairs: int, heads: int, width: int) -> Flops:

@@ -9,7 +9,7 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 from attnknn.ops.links import combine_at, linked, scores_at, without_autocast
 from attnknn.ops.weigh import softmax
 
-_WORTH = 8  # following links pays where a query sees at most one in so many keys
+WORTH = 8  # following links pays where a query sees at most one in so many keys
 
 
 def attend_to(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, *, scale: float, dropout_p: float = 0.0) -> Tensor:
@@ -26,7 +26,7 @@ def attend_to(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, *, scale: float, dr
         dropout_p: Probability that a weight becomes 0.
     """
     keys = k.shape[2]
-    if _WORTH * seen.shape[1] > keys:
+    if WORTH * seen.shape[1] > keys:
         return scaled_dot_product_attention(q, k, v, seen_mask(seen, keys), dropout_p, scale=scale)
     with without_autocast(q.device):
         found = (seen >= 0).expand(*q.shape[:2], -1, -1)
