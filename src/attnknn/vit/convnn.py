@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -120,29 +120,35 @@ class MultiHeadConvNNAttention(nn.Module):
 
         With ``return_indices`` also the kept tokens (batch, heads, tokens, K), by rank, -1 where there are fewer.
         """
-        tokens = checked_tokens(x, self.dim).shape[1]
+        checked_tokens(x, self.dim)
         q, k, v = (split_heads(each, self.num_heads) for each in (self.W_q(x), self.W_k(x), self.W_v(x)))
+        mixed, indices = self._mixed(
+            q, k, v, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal
+        )
+        out: Tensor = self.W_o(merge_heads(self.dropout(mixed)))
+        return (out, indices) if return_indices else out
+
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
+        """What each token makes of those it keeps (batch, heads, tokens, dim), and which they are.
+
+        ``given`` are masks and dropout, as :func:`knn_attention` takes them.
+        """
+        tokens, device = q.shape[2], q.device
         if self.coordinate_encoding is not None:
             q, k, v = self._with_places(q, k, v)
         mixed, indices = knn_attention(
-            q,
-            k,
-            v,
-            self.K,
+            *(q, k, v, self.K),
             similarity=self.magnitude_type,
             softmax=self.softmax_topk_val,
             scale=self._scale(),
             rank_weights=self._rank_weights(),
-            attn_mask=attn_mask,
-            key_padding_mask=key_padding_mask,
-            is_causal=is_causal,
-            candidates=None if self.sampler is None else self.sampler(tokens, x.device),
+            candidates=None if self.sampler is None else self.sampler(tokens, device),
             return_indices=True,
+            **given,
         )
         if isinstance(self.conv, nn.Sequential):
             mixed = linear(mixed, self.conv.get_parameter("1.weight")[..., 0])
-        out: Tensor = self.W_o(merge_heads(self.dropout(mixed)))
-        return (out, indices) if return_indices else out
+        return mixed, indices
 
     @property
     def temperature(self) -> Tensor | None:

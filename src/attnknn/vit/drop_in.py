@@ -12,10 +12,8 @@ from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from attnknn.errors import InvalidInput
-from attnknn.ops.token_attention import knn_attention
 from attnknn.vit.convnn import MultiHeadConvNNAttention
 from attnknn.vit.factory import layer_options
 from attnknn.vit.heads import checked_rate, checked_tokens, merge_heads, split_heads
@@ -96,29 +94,15 @@ class DropInConvNNAttention(MultiHeadConvNNAttention):
 
         With ``return_indices`` also the kept tokens (batch, heads, tokens, K), by rank, -1 where there are fewer.
         """
-        tokens = checked_tokens(x, self.dim).shape[1]
+        checked_tokens(x, self.dim)
         q, k, v = (split_heads(each, self.num_heads) for each in self.qkv(x).chunk(3, dim=-1))
-        q, k = self.q_norm(q), self.k_norm(k)
-        if self.coordinate_encoding is not None:
-            q, k, v = self._with_places(q, k, v)
-        mixed, indices = knn_attention(
-            q,
-            k,
-            v,
-            self.K,
-            similarity=self.magnitude_type,
-            softmax=self.softmax_topk_val,
-            scale=self._scale(),
-            rank_weights=self._rank_weights(),
+        mixed, indices = self._mixed(
+            *(self.q_norm(q), self.k_norm(k), v),
             attn_mask=attn_mask,
             key_padding_mask=key_padding_mask,
             is_causal=is_causal,
-            candidates=None if self.sampler is None else self.sampler(tokens, x.device),
             dropout_p=self.attn_drop.p if self.training else 0.0,
-            return_indices=True,
         )
-        if isinstance(self.conv, nn.Sequential):
-            mixed = linear(mixed, self.conv.get_parameter("1.weight")[..., 0])
         out: Tensor = self.proj_drop(self.proj(self.norm(merge_heads(mixed))))
         return (out, indices) if return_indices else out
 
