@@ -21,6 +21,13 @@ from attnknn.vit.drop_in import convnn_attn, replace_attention
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+def told(given):
+    """A name for a case that is the same in every process: objects are named by their type."""
+    if isinstance(given, dict):
+        return "-".join(f"{name}={told(each)}" for name, each in given.items())
+    return type(given).__name__ if isinstance(given, torch.Generator) else str(given)
+
+
 class PlainAttention(nn.Module):
     """Attention as timm's Vision Transformers have it."""
 
@@ -148,7 +155,7 @@ def test_below_that_only_the_best_tokens_count_each_by_its_rank(k):
         {"sampling_type": "spatial", "num_samples": 3, "sample_padding": 1},
         {"sampling_type": "random", "num_samples": 8, "generator": torch.Generator().manual_seed(3)},
     ],
-    ids=str,
+    ids=told,
 )
 def test_every_option_does_what_it_does_in_the_layer_of_its_own(options):
     layer, x = made(4, given={"proj_bias": False}, **options), tokens(4)
@@ -338,7 +345,7 @@ def test_random_samples_differ_from_block_to_block():
         ({"sampling_type": "spatial", "eval_sampling": "all"}, "eval_sampling='all' needs sampling_type random"),
         ({"generator": torch.Generator()}, "generator=.* needs sampling_type random"),
     ],
-    ids=str,
+    ids=told,
 )
 def test_wrong_options_are_refused_when_the_class_is_made(options, message):
     with pytest.raises(InvalidInput, match=message):
