@@ -48,8 +48,8 @@ def bench(
 
     `plain` is matmul, softmax and matmul, `sdpa` the same by torch's kernel, `gather` ConvNN attention written
     straight down; `plain` with 3 heads is always measured. Each number is the median of several processes. On
-    the CPU with one thread, time is CPU time, which a busy machine changes little; all of it takes about a quarter
-    of an hour there.
+    the CPU with one thread, time is CPU time, so that waiting for other processes does not count; all of it takes
+    about a quarter of an hour there.
 
     Exits 0 when all is measured, 2 for bad input.
     """
@@ -99,7 +99,6 @@ def _show(report: Mapping[str, Any]) -> None:
     )
     for tokens, batch in config["batch"].items():
         for direction, said in _DIRECTIONS.items():
-            screen.line()
             screen.line(f"{tokens} tokens, batch {batch}, {said}")
             found = {name: each[tokens][direction] for name, each in report["methods"].items()}
             screen.table(

@@ -26,6 +26,7 @@ def training_curves(epochs: Sequence[Mapping[str, float]], title: str, test: flo
     """
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError as missing:
         raise MissingExtra("curves need matplotlib: pip install 'attnknn[plots]'") from missing
     figure = Figure(figsize=(9, 3.6), dpi=120, layout="constrained")
@@ -38,6 +39,7 @@ def training_curves(epochs: Sequence[Mapping[str, float]], title: str, test: flo
         if name == "accuracy" and test is not None:
             axes.axhline(test, linestyle="--", color="gray", label="test")
         axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel(name)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)

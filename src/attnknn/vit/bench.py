@@ -5,7 +5,8 @@ ratios of these medians. All contenders take turns, so that a busy moment hits a
 
 - ``forward`` is inference, without gradients; ``forward_backward`` gives those of the input and all parameters.
 - Time is the median over rounds after a warm-up. On the CPU with one thread it is CPU time
-  (``time.process_time``), which other processes on the machine hardly change; else it is wall-clock.
+  (``time.process_time``), so that waiting for other processes does not count, though sharing caches with them
+  does; else it is wall-clock.
 - Memory is what one call adds at its peak, after calls that load whatever stays, in a process that times nothing.
   On CUDA it is what torch has allocated. On the CPU it is the resident memory of the whole process (Linux only),
   because NumPy's share is invisible to torch's profiler; there large blocks go back to the system as soon as they

@@ -27,6 +27,7 @@ _GAP, _HEAD, _TOP = 28, 44, 78  # between panels, above each, above all: pixels 
 _LEAST, _MOST, _PER_TOKEN = 260, 640, 19  # the longer side of a panel, and what a token needs to be read
 _MARK: Final = 18  # side of the box of a class token, and of the marks of the legend
 _READABLE: Final = 11  # a smaller token bears no number
+_WORDS: Final = 460  # width of title and legend
 _COARSE: Final = 3  # from here on an enlarged image shows its pixels
 _NEAR, _ASKED = (255, 170, 0), (0, 200, 255)  # amber and blue: told apart by nearly all eyes
 _TINT, _VEIL = 0.72, 0.45  # of the nearest token, and of what is not kept
@@ -220,7 +221,7 @@ def _svg(scene: _Scene) -> str:
     scene = scene.times(side / max(scene.size))
     across = min(_COLUMNS, len(scene.blocks))
     step = max(scene.size[1], _LEAST) + _GAP, scene.size[0] + _HEAD + _GAP
-    wide, tall = _GAP + across * step[0], _TOP - (-len(scene.blocks) // across) * step[1]
+    wide, tall = max(_WORDS, _GAP + across * step[0]), _TOP - (-len(scene.blocks) // across) * step[1]
     name = f"attnknn-{blake2b(uri.encode(), digest_size=6).hexdigest()}"  # a page may hold several pictures
     panels = (
         f'<g transform="translate({_GAP + at % across * step[0]:.1f} {_TOP + at // across * step[1]:.1f})">'
