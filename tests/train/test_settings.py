@@ -47,7 +47,7 @@ BAD = {
     "lr": [0.0, -1e-3, NAN, INF],
     "batch_size": [0, -1, 1.5, True, "all"],
     "candidates": [0.0, -0.1, 1.1, NAN, True, "half"],
-    "optimizer": ["adam", "", None],
+    "optimizer": ["lion", "", None],
     "weight_decay": [-1e-4, NAN, INF],
     "warmup": [-0.1, 1.0, NAN],
     "clip": [0.0, -1.0, INF],
