@@ -89,6 +89,24 @@ def test_a_finished_training_is_not_done_again(run, attnknn, photos):
     )
     assert "another training" in told
     assert "lr is 0.001 there, 0.5 here" in told
+    assert len(told) < 500
+    assert "lr: 0.001" in (run / "args.txt").read_text()  # of the run that is there
+
+
+def test_a_folder_is_dealt_out_for_the_test_as_it_was_for_the_training(attnknn, photos, tmp_path):
+    given = ("--dataset", photos, *SMALL, "--seed", 5, "--output_dir", tmp_path / "run")
+    attnknn("vit", "train", *given)
+    found = attnknn.json("vit", "test", "--dataset", photos, "--device", "cpu", "--output_dir", tmp_path / "run")
+    assert found["test"] == json.loads((tmp_path / "run" / "results.json").read_text())["test"]
+
+
+def test_too_few_images_are_told(attnknn, tmp_path):
+    random = np.random.default_rng(0)
+    for name in ("a$b", "c"):
+        (tmp_path / "few" / name).mkdir(parents=True)
+        (tmp_path / "few" / name / "0.png").write_bytes(picture(random, True))
+    told = attnknn.refused("vit", "train", "--dataset", tmp_path / "few", *SMALL, "--output_dir", tmp_path / "run")
+    assert "there must be more" in told
 
 
 def test_layers_are_listed_with_their_options(attnknn):
@@ -125,6 +143,9 @@ def test_what_is_kept_can_be_looked_at(run, attnknn, photos, tmp_path):
         (("--num_epochs", 0), "epochs"),
         (("--branch_ratio", 0.33, "--layer", "BranchAttention", "--num_heads", 4), "branch"),
         (("--resize", 0), "img_size"),
+        (("--d_hidden", 0), "d_hidden must be"),
+        (("--d_mlp", -5), "d_mlp must be"),
+        (("--seed", 10**22), "--seed must be from 0"),
         (("--softmax_topk_val", "maybe"), "'maybe' is not one of"),
     ],
 )

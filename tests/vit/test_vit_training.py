@@ -255,3 +255,14 @@ def test_the_task_counts_what_it_has_seen():
     seen = task.measured()
     assert seen["train_top1"] * 8 == pytest.approx(round(seen["train_top1"] * 8))
     assert 0 <= seen["train_top1"] <= seen["train_top5"] == 1
+
+
+def test_statistics_do_not_depend_on_how_many_images_are_counted_at_once(monkeypatch):
+    from attnknn.vit import frames as module
+
+    images = np.random.default_rng(0).integers(0, 256, (50, 6, 7, 3)).astype(np.uint8)
+    at_once = channel_stats(images)
+    monkeypatch.setattr(module, "_AT_ONCE", 500)
+    assert channel_stats(images) == at_once
+    np.testing.assert_allclose(at_once[0], (images / 255).mean(axis=(0, 1, 2)))
+    np.testing.assert_allclose(at_once[1], (images / 255).std(axis=(0, 1, 2)))

@@ -50,7 +50,7 @@ def train(given: dict[str, Any]) -> None:
     config = {**vit_flags.of(MODEL, given), "img_size": given["resize"]}
     _check_model(config)
     data, device = _data(given), _device(given["device"])
-    asked = {name: value for name, value in given.items() if name not in ("json", "test_only", "commit")}
+    asked = vit_flags.of((*MODEL, *DATA, *TRAINING, *SYSTEM), given)
     outcome = run_vit(
         *(data, config, options),
         out=given["output_dir"],
@@ -79,7 +79,9 @@ def test(given: dict[str, Any]) -> None:
 app.command("train", context_settings=BOTH_SPELLINGS)(
     vit_flags.command(train, (*MODEL, *DATA, *TRAINING, *SYSTEM, TEST_ONLY, COMMIT, JSON, *UNKNOWN))
 )
-app.command("test", context_settings=BOTH_SPELLINGS)(vit_flags.command(test, (*DATA, *SYSTEM, JSON)))
+app.command("test", context_settings=BOTH_SPELLINGS)(
+    vit_flags.command(test, (*DATA, *(flag for flag in SYSTEM if flag.name != "seed"), JSON))
+)
 
 
 @app.command("layers")
@@ -137,7 +139,7 @@ def _tested(given: dict[str, Any]) -> None:
     from attnknn.vit.training import evaluate
 
     found, device = _loaded(given["output_dir"]), _device(given["device"])
-    data = _data({**given, "resize": found.model.img_size[0]})
+    data = _data({**given, "resize": found.model.img_size[0], "seed": found.seed})
     if data.classes != found.classes:
         raise InvalidInput(
             f"the model knows {len(found.classes)} classes, {', '.join(found.classes[:3])} ..., and {data.name} "
@@ -161,7 +163,7 @@ def _say(given: dict[str, Any], data: VitData, scores: dict[str, float], told: d
             "top 1": screen.number(scores["top1"]),
             "top 5": screen.number(scores["top5"]),
             **{name.replace("_", " "): value for name, value in told.items()},
-            "written to": given["output_dir"],
+            "model in": given["output_dir"],
         }
     )
 

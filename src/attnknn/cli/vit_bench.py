@@ -85,7 +85,7 @@ def _names(layers: str | None) -> list[str]:
 
 def _counts(tokens: str) -> list[int]:
     counts = [each.strip() for each in tokens.split(",")]
-    if not all(each.isdecimal() and int(each) > 0 for each in counts):
+    if not all(each.isdecimal() and len(each) < 10 and int(each) > 0 for each in counts):
         raise InvalidInput(f"--tokens: expected whole numbers above 0, such as 197,1024; got {tokens!r}")
     return [int(each) for each in counts]
 

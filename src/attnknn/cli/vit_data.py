@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from attnknn.cli.vit_flags import USUAL_PATH
 from attnknn.errors import InvalidInput, MissingData
 
 if TYPE_CHECKING:
@@ -34,11 +35,12 @@ def read(dataset: str, data_path: Path, size: int, seed: int, say: Callable[[str
     """
     from attnknn.data import NAMED
 
-    folder = data_path if data_path.is_dir() or "ATTNKNN_DATA" not in os.environ else None
+    usual = data_path == USUAL_PATH and not data_path.is_dir() and "ATTNKNN_DATA" in os.environ
+    folder = Path(os.environ["ATTNKNN_DATA"]) if usual else data_path
     if dataset in NAMED:
         return _of_set(dataset, folder)
     if dataset == "imagenet":
-        where = _imagenet(data_path)
+        where = _imagenet(folder)
         return _of_parts(dataset, where, size, say)
     if not Path(dataset).is_dir():
         pictures = ", ".join(name for name, each in NAMED.items() if each.pictures)
@@ -52,7 +54,7 @@ def read(dataset: str, data_path: Path, size: int, seed: int, say: Callable[[str
     )
 
 
-def _of_set(name: str, folder: Path | None) -> VitData:
+def _of_set(name: str, folder: Path) -> VitData:
     import numpy as np
 
     from attnknn.data import NAMED, as_images, load_named

@@ -18,6 +18,7 @@ BOTH_SPELLINGS: Final[dict[str, Any]] = {"token_normalize_func": lambda token: t
 
 _MODEL, _CONVNN, _OTHER = "Model", "ConvNN-Attention", "Other layers"
 _DATA, _TRAINING, _STEPS, _SYSTEM = "Data", "Training", "Optimization", "System and output"
+USUAL_PATH: Final = Path("Data")
 _YES_NO: Final = ("True", "False")
 _LAYERS: Final = (
     *("Attention", "ConvNNAttention", "KvtAttention", "LocalAttention", "NeighborhoodAttention"),
@@ -114,7 +115,7 @@ DATA: Final = (
             _DATA,
         ),
     ),
-    Flag("data_path", Path("Data"), Path, "Folder of the data; where absent, $ATTNKNN_DATA.", _DATA),
+    Flag("data_path", USUAL_PATH, Path, "Folder of the data; where absent, $ATTNKNN_DATA.", _DATA),
     Flag("resize", 224, int, "Side that images are brought to.", _DATA),
 )
 TRAINING: Final = (
@@ -189,6 +190,8 @@ def refuse_unknown(given: Mapping[str, Any]) -> None:
             raise InvalidInput(
                 f"--{flag.name} does not exist, although an example of the source document uses it: leave it out"
             )
+    if not 0 <= given.get("seed", 0) < 2**63:
+        raise InvalidInput(f"--seed must be from 0 to 2^63 - 1, got {given['seed']}")
     if given.get("compile_mode") == "reduce-memory":
         raise InvalidInput(
             "--compile_mode reduce-memory is no mode of torch.compile: use default, reduce-overhead or "

@@ -33,11 +33,10 @@ def draw(found: TrainedViT, image: Path, token: str, head: int, out: Path) -> No
     pixels = _read(image, found)
     frames = found.frames(pixels[None], np.zeros(1, np.int64))
     asked = frames.normalized(frames.pixels(torch.zeros(1, dtype=torch.int64)))
-    kept = []
-    for each in model.kept_tokens(asked):
-        if each is not None and head >= each.shape[1]:
-            raise InvalidInput(f"--head {head}: the model has heads 0 to {each.shape[1] - 1}")
-        kept.append(None if each is None else each[0, head])
+    heads = int(found.config.get("num_heads", 3))
+    if head >= heads:
+        raise InvalidInput(f"--head {head}: the model has heads 0 to {heads - 1}")
+    kept = [None if each is None else each[0, head] for each in model.kept_tokens(asked)]
     write_kept(
         out,
         pixels,

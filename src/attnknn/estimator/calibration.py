@@ -58,7 +58,7 @@ def fit_finish(kind: str, polled: Polled, mass: float | None) -> Finish:
     for step in _STEPS:
         while LEAST <= best.mass * step <= MOST:
             tried = _at(kind, polled, best.mass * step)
-            if tried.loss >= best.loss - _SMALLEST_GAIN:
+            if not tried.loss < best.loss - _SMALLEST_GAIN:
                 break
             best = tried
     return best

@@ -30,7 +30,7 @@ def training_curves(epochs: Sequence[Mapping[str, float]], title: str, test: flo
     except ImportError as missing:
         raise MissingExtra("curves need matplotlib: pip install 'attnknn[plots]'") from missing
     figure = Figure(figsize=(9, 3.6), dpi=120, layout="constrained")
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     for place, (name, lines) in enumerate(_PANELS):
         axes = figure.add_subplot(1, 2, place + 1)
         for key, label in lines:

@@ -86,14 +86,17 @@ def run_vit(
         progress: Whether a bar is shown.
         given_commit: The commit to record, where there is no git.
     """
-    if device.startswith("cuda"):
+    if device.startswith("cuda") and torch.cuda.is_available():
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats(device)
     trained, rows, held = _begun(data, config, options, seed, torch.device(device))
     all_count, trained_count = count_parameters(trained.model)
     cost = flops(trained.model)
     told = {**(asked or {**config, **options.state(), "seed": seed}), "num_classes": len(data.classes)}
-    _write_lines(out / "args.txt", [f"{name}: {value}" for name, value in told.items()])
-    _write_lines(out / "model.txt", [summary(trained.model)])
+    texts = {
+        "args.txt": [f"{name}: {value}" for name, value in told.items()],
+        "model.txt": [summary(trained.model)],
+    }
     first = (
         f"Model Complexity (Profiler): GFLOPs: {cost.total / 1e9:.8f}, "
         f"Trainable Parameters: {trained_count / 1e6:.8f} M"
@@ -104,8 +107,10 @@ def run_vit(
         checkpoint=out / LAST,
         fingerprint=digest(dict(trained.config), (data.train, data.train_codes)),
         progress=f"training {_layers(trained.model)}" if progress else None,
-        on_epoch=_log_of(out / LOG, first),
+        on_epoch=_log_of(out, first, texts),
     )
+    for name, lines in texts.items():
+        _write_lines(out / name, lines)
     trained.save(out / BEST)
     frames = trained.frames(data.test, data.test_codes, device)
     test = evaluate(trained.model, frames, options)
@@ -144,21 +149,27 @@ def _begun(
     with random_kept(torch.device("cpu")):
         seed_torch(seed, torch.device("cpu"))
         model = ViT(**full)
-    if len(data.train) < 2:
-        raise InvalidInput(f"{data.name} has {len(data.train)} images to learn from; there must be more")
     learn, held = split(data.train_codes, test=HELD, seed=seed)
+    if not len(learn) or not len(held) or not len(data.test):
+        raise InvalidInput(
+            f"{data.name} has {len(data.train)} images to learn from, of which {len(held)} would choose the best "
+            f"epoch, and {len(data.test)} to test on: there must be more"
+        )
     stats = channel_stats(data.train[learn])
-    trained = TrainedViT(model, full, data.classes, stats, options)
+    trained = TrainedViT(model.eval(), full, data.classes, stats, options, seed)
     parts = [trained.frames(data.train[at], data.train_codes[at], device) for at in (learn, held)]
     return trained, parts[0], parts[1]
 
 
-def _log_of(path: Path, first: str) -> Callable[[dict[str, Any]], None]:
-    """Adds a line for each epoch as it ends."""
+def _log_of(out: Path, first: str, texts: Mapping[str, Sequence[str]]) -> Callable[[dict[str, Any]], None]:
+    """Adds a line for each epoch as it ends; the texts are written with the first, when the run is accepted."""
+    path = out / LOG
 
     def write(numbers: dict[str, Any]) -> None:
         if numbers["epoch"] == 1 or not path.exists():
             _write_lines(path, [first])
+            for name, lines in texts.items():
+                _write_lines(out / name, lines)
         with path.open("a", encoding="utf-8") as file:
             file.write(epoch_line(numbers) + "\n")
 

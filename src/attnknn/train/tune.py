@@ -249,10 +249,11 @@ def _refined(panel: _Panel, weighting: Weighting, mass: float) -> tuple[Weightin
 
 def _polished(share: Floats, panel: _Panel) -> tuple[float, float]:
     """Least loss of these shares over the masses, and the mass that has it."""
-    start = np.log(_best_mass(share, panel)[0])
+    at = int(_loss(share, _MASSES, panel).argmin())
+    around = np.log([1e-6, *_MASSES, 1e3])[[at, at + 2]]  # the points of the grid beside it
     found = minimize_scalar(
         lambda point: float(_loss(share, np.exp([point]), panel)[0]),
-        bounds=(start - 0.5, start + 0.5),
+        bounds=tuple(around),
         method="bounded",
         options={"xatol": 1e-4},
     )

@@ -145,7 +145,7 @@ def contender(name: str) -> Contender:
     known = ("plain", "sdpa", "gather", *LAYERS)
     if kind not in known:
         raise InvalidInput(f"no layer is called {kind!r}; try one of: {', '.join(known)}")
-    if colon and not (heads.isdecimal() and int(heads) > 0):
+    if colon and not (heads.isdecimal() and len(heads) < 10 and int(heads) > 0):
         raise InvalidInput(f"behind the colon stands a number of heads, such as {kind}:1; got {name!r}")
     return Contender(kind, int(heads) if colon else _HEADS)
 

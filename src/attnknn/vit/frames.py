@@ -49,7 +49,9 @@ class Frames:
         roomy = 2 * bytes_ < _free(device)
         given = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
         if roomy:
-            step = max(1, _AT_ONCE // (images.shape[3] * size[0] * size[1]))
+            step = max(
+                1, _AT_ONCE // (images.shape[3] * max(size[0] * size[1], images.shape[1] * images.shape[2]))
+            )
             given = torch.cat([resized(part.to(device), size) for part in torch.split(given, step)])
         self._images = given
 
@@ -80,7 +82,9 @@ def channel_stats(images: NDArray[np.uint8]) -> Stats:
     >>> channel_stats(np.zeros((1, 2, 2, 1), np.uint8))
     ((0.0,), (1.0,))
     """
-    counts = [np.bincount(images[..., channel].ravel(), minlength=256) for channel in range(images.shape[3])]
+    counts = np.zeros((images.shape[3], 256))
+    for part in np.array_split(images, -(-images.size // _AT_ONCE) or 1):  # counting takes eight times the bytes
+        counts += [np.bincount(part[..., channel].ravel(), minlength=256) for channel in range(images.shape[3])]
     levels = np.arange(256) / 255
     means = [float(levels @ each / each.sum()) for each in counts]
     spread = [

@@ -151,6 +151,8 @@ class ViT(nn.Module):
     ) -> None:
         super().__init__()
         checked_rate(dropout, "dropout")
+        checked_count(d_hidden, "d_hidden")
+        checked_count(d_mlp, "d_mlp")
         self.img_size, self.in_channels = _pair(img_size, "img_size"), checked_count(in_channels, "in_channels")
         self.pool: Pool = _one_of(pool, get_args(Pool), "pool")
         kind: Positions = _one_of(positions, get_args(Positions), "positions")

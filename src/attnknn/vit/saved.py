@@ -35,6 +35,7 @@ class TrainedViT:
         classes: Names of the classes, in the order of its outputs.
         stats: What normalizes its images.
         options: How it was trained.
+        seed: What was drawn with, among it the images to test on where a folder does not name them.
     """
 
     model: ViT
@@ -42,6 +43,7 @@ class TrainedViT:
     classes: tuple[str, ...]
     stats: Stats
     options: ViTOptions
+    seed: int = 0
 
     def frames(
         self, images: NDArray[np.uint8], labels: NDArray[np.int64], device: torch.device | str = "cpu"
@@ -60,6 +62,7 @@ class TrainedViT:
             "classes": list(self.classes),
             "stats": [list(each) for each in self.stats],
             "options": self.options.state(),
+            "seed": self.seed,
         }
         tensors = {name: each.detach().cpu().contiguous() for name, each in self.model.state_dict().items()}
         files = {"vit.json": json.dumps(about).encode(), "weights.safetensors": save_tensors(tensors)}
@@ -79,7 +82,8 @@ class TrainedViT:
             model.load_state_dict(load_tensors(files["weights.safetensors"]))
             mean, std = (tuple(map(float, each)) for each in about["stats"])
             classes = tuple(map(str, about["classes"]))
-            return cls(model.eval(), about["config"], classes, (mean, std), ViTOptions(**about["options"]))
+            options, seed = ViTOptions(**about["options"]), int(about["seed"])
+            return cls(model.eval(), about["config"], classes, (mean, std), options, seed)
         except CorruptModel:
             raise
         except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError, AttnKNNError) as broken:

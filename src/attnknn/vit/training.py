@@ -80,7 +80,7 @@ class ViTTask:
 
     def measured(self) -> Mapping[str, float]:
         """Accuracy on the training images as they were seen, and the seconds that took."""
-        top1, top5 = (self._right / max(1, self._seen)).tolist()
+        top1, top5 = (each / max(1, self._seen) for each in self._right.tolist())
         return {"train_top1": top1, "train_top5": top5, "train_seconds": time.perf_counter() - self._began}
 
     def validate(self) -> Mapping[str, float]:
@@ -123,7 +123,7 @@ def train_vit(
         device=rows.device,
         last=last,
         checkpoint=checkpoint,
-        fingerprint=f"{fingerprint} {options.state()}",
+        fingerprint=f"{fingerprint}, {_unlooped(options)}",
         progress=progress,
         on_epoch=on_epoch,
     )
@@ -143,17 +143,24 @@ def evaluate(
     """
     model.eval()
     asked = model if forward is None else forward  # what is compiled has no truth value
-    total = torch.zeros((), device=frames.device, dtype=torch.float64)
+    losses = []
     count = torch.zeros(2, device=frames.device)
     device = frames.device.type
     for part in torch.split(torch.arange(len(frames), device=frames.device), _EVALUATED):
         with torch.autocast(device, torch.bfloat16, enabled=options.use_amp):
             logits = asked(frames.normalized(frames.pixels(part))).float()
         labels = frames.labels[part]
-        total += loss_of(logits, labels, options.criterion).double() * len(part)
+        losses.append(loss_of(logits, labels, options.criterion) * len(part))
         count += right(logits, labels)
-    top1, top5 = (count / len(frames)).tolist()
-    return Scores(float(total) / len(frames), top1, top5)
+    top1, top5 = (each / len(frames) for each in count.tolist())
+    total = float(torch.stack(losses).cpu().double().sum())  # not every device has doubles
+    return Scores(total / len(frames), top1, top5)
+
+
+def _unlooped(options: ViTOptions) -> str:
+    """The options that those of the loop do not hold."""
+    names = ("criterion", "batch_size", "augment", "noise")
+    return ", ".join(f"{name} {getattr(options, name)}" for name in names)
 
 
 def loss_of(logits: Tensor, labels: Tensor, criterion: str) -> Tensor:
