@@ -170,3 +170,9 @@ def test_judges_are_all_rows_or_a_fair_sample_of_them():
     assert len(choose_judges(large, 0.1, draw)) == 2000
     first = np.bincount(y[judges[:400]], minlength=4)  # with many neighbors only the first judges are heard
     assert first.min() > 60
+
+
+def test_labels_that_are_noise_leave_nearly_all_to_the_prior():
+    random = np.random.default_rng(1)
+    bank = bank_of(random.normal(size=(1500, 4)), random.integers(2, size=1500))
+    assert tuned(bank, "uniform", k=7).mass > 100  # far beyond the grid that the search starts from
