@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from attnknn.errors import InvalidInput, MissingDevice
+from attnknn.errors import InvalidInput, MissingDevice, TrainingDiverged
 from attnknn.train.average import Average, State, put, tensors_of
 from attnknn.train.checkpoint import read_checkpoint, write_checkpoint
 from attnknn.train.ledger import Ledger
@@ -225,9 +225,11 @@ class _Training:
             if not scores:
                 _refuse_unread(self.options)
                 return {}
-            nll = scores.get("nll", math.nan)
-            if math.isnan(nll):
+            if "nll" not in scores:
                 raise InvalidInput(f"validation at epoch {self.next} must give an nll, got {scores}")
+            nll = scores["nll"]
+            if math.isnan(nll):
+                raise TrainingDiverged(f"validation gives nan at epoch {self.next}: a lower lr or clip may help")
             if self.best is None or nll < self.best_nll:
                 self.best = {name: each.clone() for name, each in tensors_of(self.model).items()}
                 self.best_epoch, self.best_nll = self.next, nll
