@@ -15,8 +15,9 @@ import numpy as np
 from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # scikit-learn brings it
 
-from attnknn.calibrate import Calibrator, fit_calibrator, fit_prior_mass
+from attnknn.calibrate import Calibrator, fit_prior_mass
 from attnknn.errors import MissingExtra
+from attnknn.estimator.calibration import calibrated
 from attnknn.metrics import nll
 from attnknn.study.job import Fitted, Floats, Job, Predictions, Stopwatch
 from attnknn.study.learners import HGB, MLP, Encoded, Learner, LightGBM, aligned, as_vectors
@@ -87,11 +88,7 @@ def with_prior(votes: Floats, prior: Floats, mass: float) -> Floats:
 
 def calibrated_on(job: Job, probabilities: Floats, labels: Rows) -> Calibrator:
     """The recipe's calibration, fitted as our classifier fits it: with one surprise more than was seen."""
-    surest = int(probabilities.max(axis=1).argmax())
-    second = np.argsort(-probabilities[surest], kind="stable")[1]
-    return fit_calibrator(
-        job.recipe.calibration, np.vstack([probabilities, probabilities[surest]]), np.append(labels, second)
-    )
+    return calibrated(job.recipe.calibration, probabilities, labels, np.ones(len(labels)))
 
 
 def knn_votes(
