@@ -71,7 +71,7 @@ results: setup  ## Every study whose numbers the README states; hours on a CPU, 
 PICTURED = cnn,cnn+tta,uniform,distance,reliability,attention,attention+tta,attention+k-ensemble,attention+tta+k-ensemble,attention+adaptive-k,attention+head-prior,attention+tta+head-prior
 
 image-results: setup  ## The same for images; needs a GPU, and the original files in ATTNKNN_DATA
-	$(BIN)/attnknn study main --data cifar10 --compile --seeds 5 --methods $(PICTURED) --keep attention \
+	$(BIN)/attnknn study main --data cifar10 --epochs 150 --compile --seeds 5 --methods $(PICTURED) --keep attention \
 	  --out runs/main-cifar10 --save results/cifar10/main.json
 	$(BIN)/attnknn study main --data cifar10 --compile --noise 0.4 --seeds 3 --methods cnn,distance,reliability,attention,attention+tta \
 	  --out runs/noise-cifar10 --save results/cifar10/noise-sym-40.json
