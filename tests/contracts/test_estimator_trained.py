@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from attnknn.attend import LearnedWeighting
 from attnknn.bank.folder import read_folder, write_folder
 from attnknn.embed import embed
 from attnknn.estimator.options import chosen_embedders
+from attnknn.predict.plain import answer
 from attnknn.train import loop
 
 SHORT = TrainingOptions(epochs=3, lr=1e-2, embed_dim=8)
@@ -380,12 +382,27 @@ def test_validation_rows_join_the_bank_unless_told_not_to(large):
     np.testing.assert_array_equal(y[held][order], hearing.judges.labels[other])
 
 
-def test_joining_changes_the_bank_and_nothing_that_was_fitted(large):
+def test_joining_changes_no_training_and_calibration_is_of_the_bank_that_serves(large):
     _, _, models = large
     joined, apart = models[True], models[False]
-    assert same(weights_of(joined), weights_of(apart))
-    assert joined.voter_.calibrator == apart.voter_.calibrator
-    assert (joined.n_neighbors_, joined.voter_.mass) == (apart.n_neighbors_, apart.voter_.mass)
+    one, two = (model.voter_.members[0].network.state_dict() for model in (joined, apart))
+    assert same([*one.values()], [*two.values()])
+    (hearing,) = joined._benches[0].hearings
+    bank, judges = hearing.bank, hearing.judges
+    assert bank.ids == joined.bank_.ids
+    assert bank is not joined.bank_  # edits do not reach those who judged
+    assert sorted([*hearing.taught, *judges.rows]) == bank.ids
+    np.testing.assert_array_equal(bank.labels(judges.rows), judges.labels)
+    alone = joined.voter_.members[0]
+    near = judges.neighbors(bank, 8)
+    assert not (near.rows == judges.rows[:, None]).any()
+    said = answer(near, bank, judges.vectors, alone.weigher, 2, None, judges.rows)
+    votes = said.evidence.numpy() + joined.voter_.mass * judges.prior(bank, np.ones(2))
+    votes /= votes.sum(axis=1, keepdims=True)
+    told = joined.voter_.calibrator.transform(votes, said.density)
+    before = apart.voter_.calibrator.transform(votes, said.density)
+    own = np.arange(len(judges)), judges.labels
+    assert -np.log(told[own]).mean() < -np.log(before[own]).mean()
 
 
 def test_a_held_out_row_may_come_back_by_hand(large):
@@ -394,6 +411,15 @@ def test_a_held_out_row_may_come_back_by_hand(large):
     held = sorted(set(range(2100)) - set(model.bank_.ids))
     model.add(X[held], y[held], ids=held)
     asked = points(50, 3, width=2)[0]
+    model.voter_ = replace(
+        model.voter_,
+        members=tuple(
+            replace(one, weigher=two.weigher)
+            for one, two in zip(model.voter_.members, models[True].voter_.members, strict=True)
+        ),
+        mass=models[True].voter_.mass,
+        calibrator=models[True].voter_.calibrator,
+    )  # all but these is the same now
     np.testing.assert_allclose(model.predict_proba(asked), models[True].predict_proba(asked), rtol=0, atol=1e-6)
 
 

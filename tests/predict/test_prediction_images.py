@@ -193,7 +193,8 @@ def test_options_compose_with_calibration_abstention_explanations_and_files(
     assert (chances.argmax(axis=1) == labels).mean() > 0.7
     bar = float(np.median(chances[:4].max(axis=1)))
     answers = other.predict(asked[:4], abstain_below=bar, abstain_label=-1)
-    np.testing.assert_array_equal(answers < 0, chances[:4].max(axis=1) < bar - 1e-6)
+    told = abs(chances[:4].max(axis=1) - bar) > 1e-6  # with fewer rows asked at once the last digits may differ
+    np.testing.assert_array_equal((answers < 0)[told], (chances[:4].max(axis=1) < bar)[told])
     for each, expected in zip(other.explain(asked[:2]), chances, strict=False):
         assert sum(reason.weight for reason in each.neighbors) == pytest.approx(1)
         vote = np.array([each.evidence[c] + each.prior_mass * each.prior[c] for c in other.classes_])
@@ -213,9 +214,14 @@ def test_calibration_is_fitted_on_answers_made_alike(model, digits):
     other = served(model, PredictionOptions(views="probabilities", prior="head"), calibration="temperature")
     (hearing,) = other._benches[0].hearings
     voter = other.voter_
-    judging = replace(voter, members=(replace(voter.members[0], bank=hearing.bank),))
-    (poll,) = judging.polls(hearing.judges.features)
-    votes = poll.evidence.numpy() + voter.mass * judging.prior_of(poll)
+    votes = []
+    for at, row in enumerate(hearing.judges.rows):
+        bank = hearing.bank.copy()
+        bank.remove([bank.ids[row]])
+        judging = replace(voter, members=(replace(voter.members[0], bank=bank),))
+        (poll,) = judging.polls(hearing.judges.features[[at]])
+        votes.append(poll.evidence.numpy() + voter.mass * judging.prior_of(poll))
+    votes = np.concatenate(votes)
     votes /= votes.sum(axis=1, keepdims=True)
     labels = hearing.judges.labels
 

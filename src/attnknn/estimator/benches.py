@@ -117,10 +117,11 @@ class Bench:
 def renumbered(bench: Bench, place: NDArray[np.int64]) -> Bench:
     """The same bench where class i so far is class ``place[i]`` from now on."""
     hearings = []
-    for bank, judges in ((each.bank.copy(), each.judges) for each in bench.hearings):
+    for each in bench.hearings:
+        bank, judges = each.bank.copy(), each.judges
         bank.update(bank.ids, labels=place[bank.labels(bank.live)])
         given = None if judges.given is None else place[judges.given]
-        hearings.append(Hearing(bank, replace(judges, labels=place[judges.labels], given=given)))
+        hearings.append(replace(each, bank=bank, judges=replace(judges, labels=place[judges.labels], given=given)))
     outputs = tuple(int(place[each]) for each in bench.outputs)
     return replace(bench, hearings=tuple(hearings), outputs=outputs)
 
@@ -152,7 +153,7 @@ class _Rehearsal:
         learner with the better vectors may still have a poor one.
         """
         even = np.ones(classes)
-        hearings = [Hearing(each.bank, each.judges.able(each.bank, even)) for each in self.hearings]
+        hearings = [each.able(even) for each in self.hearings]
         tuning = tune(hearings, Weighting("softmax"), k=k, class_weight=even, calibrated=True)
         return min((nll for _, nll, _ in tuning.curve), default=np.inf)
 
@@ -282,15 +283,35 @@ _Parts = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
 def _rehearsed(lesson: Lesson, school: School, parts: _Parts, member: int) -> _Rehearsal:
     """Train on each part and let the rows it holds out judge."""
     networks, history = _networks(lesson, school, parts, school.seed + 1000 * member, f"{lesson.kind}-{member}")
-    hearings = []
-    for network, (learn, held) in zip(networks, parts, strict=True):
-        # Where there are many, the first of them judge: in the order of the table they could be all alike.
-        shuffled = np.random.default_rng(school.seed).permutation(held)
-        taught, judges = lesson.take(learn), lesson.rows.take(shuffled)
-        vectors = embed(network, judges.features)
-        bank = filled(taught, embed(network, taught.rows.features))
-        hearings.append(Hearing(bank, Judges(vectors, judges.labels, judges.weights)))
+    join = len(parts) == 1 and school.options.join_validation
+    hearings = [
+        heard(lesson, embed(network, lesson.rows.features), part, join=join, seed=school.seed)
+        for network, part in zip(networks, parts, strict=True)
+    ]
     return _Rehearsal(networks, history, hearings)
+
+
+def heard(
+    lesson: Lesson,
+    vectors: NDArray[Any],
+    parts: tuple[NDArray[np.int64], NDArray[np.int64]],
+    *,
+    join: bool,
+    seed: int,
+) -> Hearing:
+    """Held-out rows judge a bank like the one that is served: where they join it, each leaves itself out.
+
+    Vectors of rows that taught the network lie closer to their class than those of any new row. Those of held-out
+    rows do not, so a bank that they joined gives other evidence, for which k, weights and calibration are fitted.
+    """
+    learn, held = parts
+    # Where there are many, the first of them judge: in the order of the rows they could be all alike.
+    shuffled = np.random.default_rng(seed).permutation(held)
+    rows = lesson.rows.take(shuffled)
+    judges = Judges(vectors[shuffled], rows.labels, rows.weights, features=rows.features)
+    if join:
+        return Hearing(filled(lesson, vectors), replace(judges, rows=shuffled), taught=learn)
+    return Hearing(filled(lesson.take(learn), vectors[learn]), judges)
 
 
 def _served(lesson: Lesson, school: School, parts: _Parts, done: _Rehearsal, member: int) -> Bench:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from attnknn.calibrate import Calibrator, Identity, Isotonic, Temperature, fit_calibrator, fit_prior_mass
-from attnknn.calibrate.prior import LEAST, MOST
+from attnknn.calibrate.prior import MOST
 from attnknn.estimator.jury import Polled
 from attnknn.estimator.voter import AS_VOTED
 from attnknn.metrics.scores import true_probability
@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 DENSITY_FROM: Final = 200
 """Judges from which ``calibration="auto"`` fits a temperature that follows density."""
 
+_LEAST_MASS: Final = 1e-12  # beside a temperature T a mass weighs as its 1/T-th power: 1e-12 at 3 as 1e-4 alone
 _STEPS: Final = (0.25, 4.0, 0.5, 2.0)  # factors of the mass that are tried, each for as long as it helps
 _SMALLEST_GAIN: Final = 1e-6  # in NLL
 _IMPOSSIBLE: Final = 1e-300
@@ -56,7 +57,7 @@ def fit_finish(kind: str, polled: Polled, mass: float | None) -> Finish:
     if kind == "isotonic":  # it bends freely: any mass would do
         return best
     for step in _STEPS:
-        while LEAST <= best.mass * step <= MOST:
+        while _LEAST_MASS <= best.mass * step <= MOST:
             tried = _at(kind, polled, best.mass * step)
             if not tried.loss < best.loss - _SMALLEST_GAIN:
                 break

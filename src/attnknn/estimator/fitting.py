@@ -160,7 +160,7 @@ def _hearings(bench: Bench, wish: Wish, random: np.random.Generator) -> tuple[He
     if not hearings:
         rows = choose_judges(bench.bank, wish.fraction, random)
         hearings = (Hearing(bench.bank, Judges.of(bench.bank, rows)),)
-    return tuple(Hearing(each.bank, each.judges.able(each.bank, wish.class_weight)) for each in hearings)
+    return tuple(each.able(wish.class_weight) for each in hearings)
 
 
 def _widths(
@@ -244,7 +244,7 @@ def _attention(
     lessons = [Lesson(hearing.bank, learn, held) for hearing, (learn, held) in zip(hearings, dealt, strict=True)]
     weighers, history = _train(lessons, tuning, wish, parts, bench.seed, f"attention-{bench.seed}")
     changes = [
-        _change(Hearing(hearing.bank, held), weigher, tuning, wish, parts)
+        _change(replace(hearing, judges=held), weigher, tuning, wish, parts)
         for hearing, (_, held), weigher in zip(hearings, dealt, weighers, strict=True)
     ]
     gain, right, importance = (np.concatenate(column) for column in zip(*changes, strict=True))
@@ -295,13 +295,13 @@ def helps(gains: Floats, importance: Floats) -> bool:
 
 
 def _dealt(hearing: Hearing, wish: Wish, seed: int) -> tuple[Judges, Judges]:
-    """Rows to learn from and rows to judge by. Judges that sit in the bank are dealt out: most of them learn."""
-    bank, judges = hearing.bank, hearing.judges
-    if judges.rows is not None:
+    """Rows to learn from and rows to judge by. Where the bank was taught nothing its judges are dealt out."""
+    bank, judges, taught = hearing.bank, hearing.judges, hearing.taught
+    if taught is None and judges.rows is not None:  # most of them learn
         order = np.random.default_rng(seed).permutation(len(judges))
         cut = max(1, len(order) // 5)
         return judges.take(order[cut:]), judges.take(order[:cut])
-    inside = Judges.of(bank, np.random.default_rng(seed).permutation(bank.live))
+    inside = Judges.of(bank, np.random.default_rng(seed).permutation(bank.live if taught is None else taught))
     return inside.able(bank, wish.class_weight), judges
 
 

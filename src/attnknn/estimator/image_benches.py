@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from attnknn.bank import Id
 from attnknn.embed import embed
 from attnknn.errors import InvalidInput
-from attnknn.estimator.benches import FOLDS, Bench, Lesson, School, filled, held_out, teachable
-from attnknn.train import Hearing, ImageOptions, Judges, Rows, TrainedImages, train_images
+from attnknn.estimator.benches import FOLDS, Bench, Lesson, School, filled, heard, held_out, teachable
+from attnknn.train import ImageOptions, Rows, TrainedImages, train_images
 from attnknn.train.relabel import Beliefs
 
 
@@ -143,17 +143,10 @@ def _bench(
     done: TrainedImages,
     member: int,
 ) -> Bench:
-    learn, held = parts
     vectors = embed(done.network, lesson.rows.features)
-    # Where there are many, the first of them judge: in the order of the files they could be all alike.
-    shuffled = np.random.default_rng(school.seed).permutation(held)
-    judges = lesson.rows.take(shuffled)
-    hearing = Hearing(
-        filled(lesson.take(learn), vectors[learn]),
-        Judges(vectors[shuffled], judges.labels, judges.weights, features=judges.features),
-    )
-    kept = np.arange(len(vectors)) if options.join_validation else learn
-    served = lesson if options.join_validation else lesson.take(learn)
+    hearing = heard(lesson, vectors, parts, join=options.join_validation, seed=school.seed)
+    kept = np.arange(len(vectors)) if options.join_validation else parts[0]
+    served = lesson if options.join_validation else lesson.take(kept)
     bank = filled(served, vectors[kept], features=member == 0)
     outputs = tuple(range(done.network.classes))
     return Bench(done.network, bank, (hearing,), (done.history,), school.seed + 1000 * member, outputs)

@@ -22,7 +22,7 @@ from attnknn.predict import PredictionOptions, base_of
 from attnknn.study.job import Fitted, Job, Predictions, Stopwatch
 from attnknn.study.recipe import ROBUST, Recipe
 from attnknn.study.splits import Rows
-from attnknn.train import Hearing, ImageOptions, training_from_state
+from attnknn.train import ImageOptions, training_from_state
 from attnknn.train.attention import Seen, part_sizes
 
 TRAINED = "attention"
@@ -191,9 +191,7 @@ def parts(model: Any) -> dict[str, dict[str, float]]:
         return {}
     hearing = bench.hearings[0]
     weight = model.voter_.class_weight
-    seen = Seen.by(
-        Hearing(hearing.bank, hearing.judges.able(hearing.bank, weight)), model.tuning_.k, weight, 100_000
-    )
+    seen = Seen.by(hearing.able(weight), model.tuning_.k, weight, 100_000)
     return part_sizes(weigher, seen, model.voter_.mass, weight)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ class Judges:
     labels: NDArray[np.int64]
     weights: Floats
     rows: NDArray[np.int64] | None = None  # where the bank holds them; None where it does not
-    features: NDArray[Any] | None = None  # the encoded rows, kept of images: other views of them may be asked for
+    features: NDArray[Any] | None = None  # the encoded rows, where they are kept: other views may be asked for
     given: NDArray[np.int64] | None = None  # their labels before the training revised them
 
     def __len__(self) -> int:
@@ -66,3 +66,8 @@ class Hearing:
 
     bank: MemoryBank
     judges: Judges
+    taught: NDArray[np.int64] | None = None  # where the bank holds rows that may teach weights, but do not judge
+
+    def able(self, class_weight: Floats) -> Hearing:
+        """Without judges that nothing could predict: see ``Judges.able``."""
+        return replace(self, judges=self.judges.able(self.bank, class_weight))
