@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from attnknn.embed import ImageEmbedder, embed
 from attnknn.errors import InvalidInput
-from attnknn.train import ImageOptions, Rows, TrainingOptions, train_images, training_from_state
+from attnknn.train import ImageOptions, Rows, TrainingOptions, loop, train_images, training_from_state
 from attnknn.train.image_task import ImageTask
 from attnknn.train.losses import hard_negatives
 from attnknn.train.policies import Augmentation, policy
@@ -257,9 +257,7 @@ def test_what_is_learned_holds_for_other_images_and_is_measured(whole):
     assert (found == wanted).mean() > 0.9
 
 
-def test_two_trainings_with_one_seed_are_equal_and_a_killed_one_goes_on(whole, tmp_path, monkeypatch):
-    from attnknn.train import loop
-
+def kill_after_two_epochs(options, tmp_path, monkeypatch, **more):
     write = loop.write_checkpoint
 
     def killed(path, identity, state):
@@ -267,11 +265,15 @@ def test_two_trainings_with_one_seed_are_equal_and_a_killed_one_goes_on(whole, t
         if state["next"] == 3:
             raise KeyboardInterrupt
 
-    options = ImageOptions(**LESSON, augmentation="photos")
     with monkeypatch.context() as patch:
         patch.setattr(loop, "write_checkpoint", killed)
         with pytest.raises(KeyboardInterrupt):
-            trained(options, tmp_path)
+            trained(options, tmp_path, **more)
+
+
+def test_two_trainings_with_one_seed_are_equal_and_a_killed_one_goes_on(whole, tmp_path, monkeypatch):
+    options = ImageOptions(**LESSON, augmentation="photos")
+    kill_after_two_epochs(options, tmp_path, monkeypatch)
     network, history = trained(options, tmp_path)
     expected = whole[0].state_dict()
     assert all(each.equal(expected[name]) for name, each in network.state_dict().items())
@@ -403,20 +405,44 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUD
 
 @pytest.mark.gpu
 @on_a_gpu
-def test_a_recorded_backbone_gives_what_the_backbone_gives():
-    rows = rows_of(*stripes(24))
-    options = ImageOptions(candidates=1.0, batch_size=24)
-    task = ImageTask(network_for(rows), rows, None, options=options, augmentation=NONE, device="cuda")
-    network, batch = task.model.network.train(), torch.arange(24, device="cuda")
-    found = []
-    for trunk in (task._trunk, network.trunk_features):
-        task.model.zero_grad(set_to_none=True)
-        features = trunk(task.rows.pixels(batch))
-        network.head_logits(features).square().sum().backward()
-        found.append([features.detach().clone(), *(each.grad.clone() for each in network.trunk.parameters())])
-    for recorded, plain in zip(*found, strict=True):
-        torch.testing.assert_close(recorded, plain, rtol=1e-3, atol=1e-4)
-    assert task._trunk is not network.trunk_features
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mix": "cutmix", "mix_share": 0.5},
+        {"robust": 0.7, "hard": 0.5, "contrastive": 0.5},
+        {"optimizer": "adamw", "lr": 0.003, "clip": 1.0, "ema": None, "layer_decay": 0.8},
+        {"compile": True, "precision": "float32"},
+    ],
+)
+def test_recorded_steps_do_what_steps_do(options, monkeypatch):
+    """A step that could not be recorded would warn, which is an error here."""
+    given = ImageOptions(**{**LESSON, "epochs": 6, "validate_every": 6, "augmentation": "photos", **options})
+    replays, replay = [], torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
+    _, recorded = trained(given, device="cuda")
+    count = len(replays)
+    monkeypatch.setattr(ImageTask, "recordable", False)
+    _, plain = trained(given, device="cuda")
+    assert count > 10
+    for one, two in zip(recorded.epochs, plain.epochs, strict=True):
+        assert set(one) == set(two)
+        for name in one:
+            if name.startswith(("loss", "lr")):
+                assert one[name] == pytest.approx(two[name], rel=0.1, abs=0.02), name
+
+
+@pytest.mark.gpu
+@on_a_gpu
+def test_a_recorded_training_goes_on_where_it_ended(tmp_path, monkeypatch):
+    given = ImageOptions(**{**LESSON, "lr": 0.4, "epochs": 6, "validate_every": 1})
+    _, whole = trained(given, device="cuda")
+    kill_after_two_epochs(given, tmp_path, monkeypatch, device="cuda")
+    _, again = trained(given, tmp_path, device="cuda")
+    assert [each["lr"] for each in again.epochs] == pytest.approx([each["lr"] for each in whole.epochs])
+    assert [each["loss_total"] for each in again.epochs] == pytest.approx(
+        [each["loss_total"] for each in whole.epochs], rel=0.1, abs=0.02
+    )
 
 
 @pytest.mark.gpu

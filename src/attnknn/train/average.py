@@ -32,8 +32,10 @@ class Average:
         """Take the present weights into account."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
-        for name in self._copied:
-            self.held[name].copy_(self._live[name])
+        if self._copied:
+            torch._foreach_copy_(
+                [self.held[name] for name in self._copied], [self._live[name] for name in self._copied]
+            )
         held, live = ([state[name] for name in self._mixed] for state in (self.held, self._live))
         torch._foreach_lerp_(held, live, 1 - decay)
 

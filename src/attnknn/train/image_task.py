@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from attnknn.embed.images import ImageEmbedder
 from attnknn.errors import TrainingDiverged
 from attnknn.metrics import ece
 from attnknn.train.augment import Mixed, cutmix, mixup
-from attnknn.train.average import put, tensors_of
 from attnknn.train.image_settings import ImageOptions
 from attnknn.train.losses import candidates, class_shares, hard_negatives, robust_loss, supcon
 from attnknn.train.options import Precision
@@ -91,7 +90,9 @@ class ImageTask:
         if held is not None and len(held):
             self.held = Pictures(network, held, self.device, wanted[1])
         self._batch = options.batch(len(rows))
-        self._trunk = _fast_trunk(self.model.network, self.rows, self._batch, options, precision)
+        self._trunk: Callable[[Tensor], Tensor] = self.model.network.trunk_features
+        if options.compile:
+            self._trunk = torch.compile(self._trunk)
         totals = self.rows.weights @ self.rows.targets
         self._prior = totals / totals.sum()
 
@@ -99,6 +100,11 @@ class ImageTask:
     def steps(self) -> int:
         """Batches per epoch."""
         return max(1, len(self.rows.labels) // self._batch)
+
+    @property
+    def recordable(self) -> bool:
+        """See :class:`~attnknn.train.recorded.Recordable`: images that travel are waited for."""
+        return self.rows.images.device.type == self.device.type
 
     def batches(self, random: torch.Generator) -> Iterator[Tensor]:
         """Images in random order; what is left of the last batch waits for another epoch."""
@@ -263,39 +269,6 @@ def _near(images: Tensor, device: torch.device) -> Tensor:
     free, _ = torch.cuda.mem_get_info(device)
     size = images.numel() * images.element_size()
     return images.to(device, memory_format=torch.channels_last) if 2 * size < free else images.pin_memory()
-
-
-class _TrunkOnly(nn.Module):
-    """The backbone without what comes after it, whose parameters a recording must not ask for."""
-
-    def __init__(self, network: ImageEmbedder) -> None:
-        super().__init__()
-        self.trunk = network.trunk
-        self._features = network.trunk_features  # a method, so not a part of this module
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self._features(images)
-
-
-def _fast_trunk(
-    network: ImageEmbedder, rows: Pictures, batch: int, options: ImageOptions, precision: Precision
-) -> Callable[[Tensor], Tensor]:
-    """The backbone for batches of training: compiled where asked; on CUDA recorded once and replayed.
-
-    A step has hundreds of small kernels, and to start them takes longer than to run them.
-    """
-    if options.compile:
-        compiled: Callable[[Tensor], Tensor] = torch.compile(network.trunk_features, mode="reduce-overhead")
-        return compiled
-    if rows.device.type != "cuda" or options.frozen:
-        return network.trunk_features
-    network.train()
-    before = {name: each.clone() for name, each in tensors_of(network).items()}
-    sample = rows.pixels(torch.zeros(batch, dtype=torch.int64, device=rows.device))
-    with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False):
-        recorded = torch.cuda.make_graphed_callables(_TrunkOnly(network), (sample,))
-    put(before, tensors_of(network))  # the rehearsals of the recording have moved the statistics
-    return cast("Callable[[Tensor], Tensor]", recorded)
 
 
 def _scores(chances: Tensor, asked: Pictures) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import torch
@@ -31,11 +31,7 @@ class Ledger:
 
     def begin(self, parts: Mapping[str, Tensor]) -> Tensor:
         """Note the parts of a step's loss; returns their sum."""
-        names = list(parts)
-        if not names or "total" in names or (self._names and names != self._names):
-            before = f" after {self._names}" if self._names else ""
-            raise InvalidInput(f"a loss has the same parts at each step, none named total; got {names}{before}")
-        self._names = names
+        self._name(parts)
         each = torch.stack(list(parts.values()))
         self._parts.append(each.detach())
         if each.device.type == "cpu":
@@ -49,6 +45,16 @@ class Ledger:
             self._look()
             self._seen = len(self)
 
+    def note(self, names: Iterable[str], parts: Tensor, norm: Tensor) -> None:
+        """Note a step that was taken elsewhere."""
+        self._name(names)
+        self._parts.append(parts)
+        self.finish(norm)
+
+    def last(self) -> tuple[tuple[str, ...], Tensor, Tensor]:
+        """The names of the parts, and of the last step the parts (parts,) and the norm."""
+        return tuple(self._names), self._parts[-1], self._norms[-1]
+
     def means(self) -> dict[str, float]:
         """Of each part, their sum and the norm, over the steps."""
         self._look()
@@ -56,6 +62,13 @@ class Ledger:
         norm = torch.stack(self._norms).cpu().double().mean().item()
         named = {f"loss_{name}": part for name, part in zip(self._names, parts, strict=True)}
         return {**named, "loss_total": sum(parts), "gradient_norm": norm}
+
+    def _name(self, parts: Iterable[str]) -> None:
+        names = list(parts)
+        if not names or "total" in names or (self._names and names != self._names):
+            before = f" after {self._names}" if self._names else ""
+            raise InvalidInput(f"a loss has the same parts at each step, none named total; got {names}{before}")
+        self._names = names
 
     def _look(self) -> None:
         for name, rows in (("loss", self._parts), ("gradient", self._norms)):

@@ -21,9 +21,10 @@ from attnknn.errors import InvalidInput, MissingDevice, TrainingDiverged
 from attnknn.train.average import Average, State, put, tensors_of
 from attnknn.train.checkpoint import read_checkpoint, write_checkpoint
 from attnknn.train.ledger import Ledger
-from attnknn.train.optimizer import make_optimizer, parameter_groups, set_rate
+from attnknn.train.optimizer import make_optimizer, parameter_groups, restore_state, set_rate, state_of
 from attnknn.train.options import LoopOptions, Precision
 from attnknn.train.progress import Bar, progress_bar
+from attnknn.train.recorded import Recordable, RecordedStep
 from attnknn.train.schedule import drops, one_cycle
 from attnknn.train.seeds import random_kept, random_state, seed_torch, set_random_state
 
@@ -143,10 +144,15 @@ class _Training:
         self.last = options.epochs if last is None else last
         self.model = task.model.to(device)
         groups = parameter_groups(self.model, options.weight_decay, options.lr_scales)
-        self.optimizer = make_optimizer(options.optimizer, groups, lr=options.lr, momentum=options.momentum)
+        recorded = device.type == "cuda" and isinstance(task, Recordable) and task.recordable
+        self.optimizer = make_optimizer(
+            options.optimizer, groups, lr=options.lr, momentum=options.momentum, recorded=recorded
+        )
         self.trained = [each for group in groups for each in group["params"]]
         self.average = None if options.ema is None else Average(self.model, options.ema)
         self.random = torch.Generator(device).manual_seed(seed)
+        self.replayed = RecordedStep(self._told, self.random) if recorded else None
+        self.parts: tuple[str, ...] = ()  # of the loss, as the recording has them
         seed_torch(seed, device)
         self.next = 0 if options.validate_first else 1
         self.history: list[dict[str, float]] = []
@@ -203,6 +209,22 @@ class _Training:
         return options.lr * gamma ** drops(losses)
 
     def _step(self, batch: Any, ledger: Ledger) -> None:
+        if self.replayed is None:
+            self._take(batch, ledger)
+        else:
+            told = self.replayed(batch)
+            ledger.note(self.parts, told[:-1], told[-1])
+        if self.average is not None:
+            self.average.update()
+
+    def _told(self, batch: Any) -> Tensor:
+        """Take a step; returns the parts of its loss and the norm of its gradient."""
+        ledger = Ledger(self.next)
+        self._take(batch, ledger)
+        self.parts, parts, norm = ledger.last()
+        return torch.cat([parts, norm[None]])
+
+    def _take(self, batch: Any, ledger: Ledger) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         with _precision(self.device, self.options.precision):
             parts = self.task.losses(batch, self.random)
@@ -212,8 +234,6 @@ class _Training:
         if self.options.clip is not None:
             nn.utils.clip_grads_with_norm_(self.trained, self.options.clip, norm)
         self.optimizer.step()
-        if self.average is not None:
-            self.average.update()
 
     def _validate(self) -> dict[str, float]:
         self.model.eval()
@@ -239,7 +259,7 @@ class _Training:
         return {
             "model": tensors_of(self.model),
             "average": None if self.average is None else self.average.state(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": state_of(self.optimizer),
             "random": {"task": self.random.get_state(), **random_state(self.device)},
             **{name: getattr(self, name) for name in _PLAIN},
         }
@@ -248,13 +268,14 @@ class _Training:
         self.model.load_state_dict(state["model"], strict=False)  # in place; what is no tensor is not saved
         if self.average is not None:
             self.average.restore(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        restore_state(self.optimizer, state["optimizer"])
         self.random.set_state(state["random"]["task"])
         set_random_state(state["random"], self.device)
         for name in _PLAIN:
             setattr(self, name, state[name])
 
     def end(self) -> History:
+        self.replayed = None  # with all the memory of its own
         chosen = self.best
         if chosen is None and self.average is not None:
             chosen = self.average.held

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnknn.errors import InvalidInput
 
@@ -53,13 +53,25 @@ def parameter_groups(
 
 
 def make_optimizer(
-    name: OptimizerName, groups: list[dict[str, Any]], *, lr: float, momentum: float | None = None
+    name: OptimizerName,
+    groups: list[dict[str, Any]],
+    *,
+    lr: float,
+    momentum: float | None = None,
+    recorded: bool = False,
 ) -> torch.optim.Optimizer:
-    """AdamW, Adam, or SGD with Nesterov's momentum, over the groups of :func:`parameter_groups`."""
+    """AdamW, Adam, or SGD with Nesterov's momentum, over the groups of :func:`parameter_groups`.
+
+    Where its step is ``recorded`` the rates are tensors: numbers would be those of the recording for ever.
+    """
+    if recorded:
+        where = groups[0]["params"][0].device
+        groups = [{**group, "lr": torch.tensor(lr * group["lr_scale"], device=where)} for group in groups]
     # One pass over each parameter instead of a dozen; MPS has it only in newer versions of torch.
     fused = all(each.device.type in ("cpu", "cuda") for group in groups for each in group["params"])
     if name != "sgd":
-        return (torch.optim.AdamW if name == "adamw" else torch.optim.Adam)(groups, lr=lr, fused=fused)
+        kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
+        return kind(groups, lr=lr, fused=fused, capturable=recorded)
     momentum = MOMENTUM if momentum is None else momentum
     return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0, fused=fused)
 
@@ -67,7 +79,25 @@ def make_optimizer(
 def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Give every group the rate ``lr``, times its own factor."""
     for group in optimizer.param_groups:
-        group["lr"] = lr * group["lr_scale"]
+        rate = lr * group["lr_scale"]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What :func:`restore_state` needs, with rates as numbers, however they are kept."""
+    state = optimizer.state_dict()
+    return {**state, "param_groups": [{**group, "lr": float(group["lr"])} for group in state["param_groups"]]}
+
+
+def restore_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Go on from a state of :func:`state_of`."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    optimizer.load_state_dict(dict(state))
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate  # set before each step; where it is a tensor it stays one
 
 
 def _fits(prefix: str, name: str) -> bool:
