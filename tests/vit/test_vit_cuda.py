@@ -8,7 +8,7 @@ import torch
 
 from attnknn.vit import LAYERS, ViT, ViTOptions, create_layer, train_vit
 from attnknn.vit.frames import Frames, channel_stats
-from attnknn.vit.training import evaluate
+from attnknn.vit.training import ViTTask, evaluate
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,6 +35,15 @@ def built(variant, seed=0):
     options = {key: value for key, value in variant.items() if key != "layer"}
     K = 3 if variant["layer"] == "NeighborhoodAttention2D" else 9
     return create_layer(variant["layer"], dim=48, num_heads=3, K=K, grid_size=8, **options).eval()
+
+
+def halves():
+    """Images to train on and images to test on: the upper half tells the class."""
+    labels = np.arange(600) % 2
+    images = np.random.default_rng(0).integers(0, 120, (600, 16, 16, 3)).astype(np.uint8)
+    images[labels == 1, :8] += 80
+    given = {"size": (16, 16), "stats": channel_stats(images), "device": torch.device("cuda")}
+    return tuple(Frames(images[at], labels[at], **given) for at in (slice(0, 500), slice(500, 600)))
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=told)
@@ -69,15 +78,41 @@ def test_ties_go_to_the_lower_token_on_a_gpu_too():
     assert kept.cpu().equal(torch.arange(9).expand(1, 3, 65, 9))
 
 
+@pytest.mark.parametrize("variant", VARIANTS, ids=told)
+def test_recorded_steps_do_what_steps_do(variant, monkeypatch):
+    """A step that could not be recorded would warn, which is an error here."""
+    replays, replay = [], torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
+    found = []
+    for recorded in (True, False):
+        if not recorded:
+            monkeypatch.setattr(ViTTask, "recordable", False)
+        rows, held = halves()
+        torch.manual_seed(0)
+        given = {"K": 3 if variant["layer"] == "NeighborhoodAttention2D" else 5, **variant}
+        model = ViT(
+            given.pop("layer"),
+            img_size=16,
+            patch_size=2,
+            num_classes=2,
+            num_layers=2,
+            d_hidden=48,
+            d_mlp=96,
+            **given,
+        )
+        options = ViTOptions(num_epochs=3, batch_size=100, augment=True, noise=0.1, clip_grad_norm=1.0)
+        found.append(train_vit(model, rows, held, options, seed=0))
+        if recorded:
+            assert len(replays) == (0 if given.get("sampling_type") == "random" else 11)
+    for one, two in zip(*(each.epochs for each in found), strict=True):
+        for name in ("loss_train", "train_top1", "lr", "gradient_norm"):
+            assert one[name] == pytest.approx(two[name], rel=0.05, abs=0.02), name
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("sampling", ["all", "random"])
 def test_a_training_learns(compiled, sampling):
-    random = np.random.default_rng(0)
-    labels = np.arange(600) % 2
-    images = random.integers(0, 120, (600, 16, 16, 3)).astype(np.uint8)
-    images[labels == 1, :8] += 80
-    given = {"size": (16, 16), "stats": channel_stats(images), "device": torch.device("cuda")}
-    rows, held = (Frames(images[at], labels[at], **given) for at in (slice(0, 500), slice(500, 600)))
+    rows, held = halves()
     torch.manual_seed(0)
     model = ViT(
         *("ConvNNAttention",),

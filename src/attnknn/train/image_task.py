@@ -20,7 +20,7 @@ from attnknn.train.image_settings import ImageOptions
 from attnknn.train.losses import candidates, class_shares, hard_negatives, robust_loss, supcon
 from attnknn.train.options import Precision
 from attnknn.train.policies import Augmentation
-from attnknn.train.rows import Rows, Shown
+from attnknn.train.rows import Rows, Shown, has_room
 
 _MASS: Final = 1e-3  # of the prior in the validation NLL, which is then never infinite
 _CELLS: Final = 2**26  # validation images x training images at a time
@@ -263,12 +263,11 @@ class Pictures(Shown):
 
 
 def _near(images: Tensor, device: torch.device) -> Tensor:
-    """On the device where they take less than half of what is free, else where a copy is fast."""
+    """On the device where there is room, else where a copy is fast."""
     if device.type != "cuda":
         return images.to(device)
-    free, _ = torch.cuda.mem_get_info(device)
-    size = images.numel() * images.element_size()
-    return images.to(device, memory_format=torch.channels_last) if 2 * size < free else images.pin_memory()
+    room = has_room(images.numel() * images.element_size(), device)
+    return images.to(device, memory_format=torch.channels_last) if room else images.pin_memory()
 
 
 def _scores(chances: Tensor, asked: Pictures) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,17 @@ class Shown:
         self.labels = torch.from_numpy(rows.labels).to(device)
         self.weights = torch.from_numpy(rows.weights / rows.weights.mean()).float().to(device)  # only ratios count
         self.groups = torch.from_numpy(groups).to(device)
+
+
+def has_room(size: float, device: torch.device) -> bool:
+    """Whether so many bytes take less than half of what is free where a device keeps its tensors."""
+    if device.type == "cuda":
+        free = float(torch.cuda.mem_get_info(device)[0])
+    elif hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        free = float(os.sysconf("SC_AVPHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    else:
+        free = 4e9
+    return 2 * size < free
 
 
 def arrays_of(parts: Iterable[Rows | None]) -> Iterator[NDArray[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnknn.errors import InvalidInput
+from attnknn.train.rows import has_room
 
 _AT_ONCE: Final = 2**27  # numbers of resized images computed at a time
 
@@ -46,9 +46,8 @@ class Frames:
         self.labels = torch.from_numpy(np.asarray(labels, np.int64)).to(device)
         self._mean, self._std = (torch.tensor(each, device=device)[:, None, None] for each in stats)
         bytes_ = len(images) * images.shape[3] * size[0] * size[1]
-        roomy = 2 * bytes_ < _free(device)
         given = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
-        if roomy:
+        if has_room(bytes_, device):
             step = max(
                 1, _AT_ONCE // (images.shape[3] * max(size[0] * size[1], images.shape[1] * images.shape[2]))
             )
@@ -57,6 +56,11 @@ class Frames:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def resident(self) -> bool:
+        """Whether the images lie where they are wanted, in the size that is wanted."""
+        return self._images.device.type == self.device.type and tuple(self._images.shape[2:]) == self.size
 
     def pixels(self, at: Tensor) -> Tensor:
         """Some images as floats from 0 to 1, (n, c, h, w)."""
@@ -91,12 +95,3 @@ def channel_stats(images: NDArray[np.uint8]) -> Stats:
         float(np.sqrt((levels - mean) ** 2 @ each / each.sum())) for mean, each in zip(means, counts, strict=True)
     ]
     return tuple(means), tuple(each or 1.0 for each in spread)
-
-
-def _free(device: torch.device) -> float:
-    """Bytes that are free where a device keeps its tensors."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    if not hasattr(os, "sysconf") or "SC_AVPHYS_PAGES" not in os.sysconf_names:
-        return 4e9
-    return float(os.sysconf("SC_AVPHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attnknn.train.loop import History, run
 from attnknn.train.policies import Augmentation
 from attnknn.vit.frames import Frames
+from attnknn.vit.grid import RandomSampler
 from attnknn.vit.model import ViT
 from attnknn.vit.settings import ViTOptions
 
@@ -48,17 +49,24 @@ class ViTTask:
         self._batch = min(options.batch_size, len(rows))
         self._forward = compiled(self.model, options)
         self._right = torch.zeros(2, device=rows.device)  # first, and among the first five
-        self._seen, self._began = 0, 0.0
+        self._began = 0.0
 
     @property
     def steps(self) -> int:
         """Batches per epoch."""
         return max(1, len(self.rows) // self._batch)
 
+    @property
+    def recordable(self) -> bool:
+        """See :class:`~attnknn.train.recorded.Recordable`: what is drawn on the host would be drawn but once."""
+        drawn = any(isinstance(each, RandomSampler) for each in self.model.modules())
+        records = self.options.use_compiled and self.options.compile_mode != "default"  # by itself
+        return self.rows.resident and not drawn and not records
+
     def batches(self, random: torch.Generator) -> Iterator[Tensor]:
         """Images in random order; what is left of the last batch waits for another epoch."""
         self._right.zero_()
-        self._seen, self._began = 0, time.perf_counter()
+        self._began = time.perf_counter()
         order = torch.randperm(len(self.rows), generator=random, device=random.device)
         for at in range(self.steps):
             yield order[at * self._batch : (at + 1) * self._batch]
@@ -75,12 +83,11 @@ class ViTTask:
             )
         logits, labels = self._forward(images), self.rows.labels[batch]
         self._right += right(logits.detach(), labels)
-        self._seen += len(batch)
         return {"train": loss_of(logits, labels, self.options.criterion)}
 
     def measured(self) -> Mapping[str, float]:
         """Accuracy on the training images as they were seen, and the seconds that took."""
-        top1, top5 = (each / max(1, self._seen) for each in self._right.tolist())
+        top1, top5 = (each / (self.steps * self._batch) for each in self._right.tolist())
         return {"train_top1": top1, "train_top5": top5, "train_seconds": time.perf_counter() - self._began}
 
     def validate(self) -> Mapping[str, float]:
