@@ -192,7 +192,7 @@ def test_batches_are_resized_alike_where_not_all_fit(monkeypatch):
     images, labels = pictures(20, side=16)
     given = {"size": (8, 8), "stats": channel_stats(images), "device": CPU}
     fits = Frames(images, labels, **given)
-    monkeypatch.setattr(module, "_free", lambda device: 0.0)
+    monkeypatch.setattr(module, "has_room", lambda size, device: False)
     streamed = Frames(images, labels, **given)
     at = torch.tensor([3, 0, 7])
     assert streamed.pixels(at).equal(fits.pixels(at))
