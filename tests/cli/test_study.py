@@ -16,7 +16,8 @@ QUICK = ("--methods", "sklearn-knn,distance+raw", "--seeds", "2")
 
 def test_studies_are_listed_one_to_a_line(attnknn):
     lines = attnknn("study", "list").stdout.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["main", "ablation", "new-class"]
+    found = [line.partition(":")[0] for line in lines]
+    assert found == ["main", "ablation", "k-sweep", "noise", "imbalance", "theory", "efficiency", "new-class"]
     assert attnknn.json("study", "list")["studies"][0]["methods"][0] == "sklearn-knn"
 
 
@@ -33,6 +34,20 @@ def test_a_study_of_a_file_writes_a_report_twice_and_says_what_it_found(attnknn,
     assert set(report["methods"]["distance+raw"]) >= {"accuracy", "f1_macro", "nll", "ece", "brier", "aurc", "auc"}
     assert report["verdicts"]
     assert attnknn.json(*asked)["methods"] == report["methods"]
+
+
+def test_a_study_along_an_axis_is_quick_where_asked_and_never_goes_on_unasked(attnknn, tables, tmp_path):
+    out = tmp_path / "run"
+    asked = ("study", "noise", "--data", tables["train"], "--target", "income", "--out", out)
+    few = ("--methods", "hgb", "--along", "0.1,0.3")
+    report = attnknn.json(*asked, *few, "--quick")
+    assert [*report["methods"]] == ["hgb", "hgb@asymmetric-0.3", "hgb@symmetric-0.3"]
+    assert report["seeds"] == [0, 1]
+    assert report["config"]["most_rows"] == 20_000
+    assert report["points"]["symmetric-0.3"] == {"at": 0.3, "line": "symmetric"}
+    shown = attnknn(*asked, *few, "--quick").stdout
+    assert "hgb@symmetric-0.3 keeps " in shown
+    assert "holds a study already" in attnknn(*asked, *few, "--quick", "--no-resume", code=2).stderr
 
 
 @pytest.mark.parametrize("width", ["60", "80"])
@@ -63,6 +78,14 @@ def test_a_failed_cell_is_named_and_the_exit_code_is_1(attnknn, tables, tmp_path
         (["study"], "Missing command"),
         (["study", "minor"], "No such command"),
         (["study", "main"], "--data"),
+        (["study", "main", "--data", "iris", "--out", "o", "--along", "1"], "--along is for studies with an axis"),
+        (["study", "k-sweep", "--data", "iris", "--out", "o", "--along", "1,2.5"], "whole numbers from 1"),
+        (["study", "k-sweep", "--data", "iris", "--out", "o", "--along", "a"], "got 'a'"),
+        (["study", "k-sweep", "--data", "iris", "--out", "o", "--k", "3"], "--along 1,5,10"),
+        (["study", "noise", "--data", "iris", "--out", "o", "--along", "0.95"], "from 0 to 0.9"),
+        (["study", "noise", "--data", "iris", "--out", "o", "--noise", "0.2"], "rates of its own"),
+        (["study", "imbalance", "--data", "iris", "--out", "o", "--along", "0"], "from 1e-06 to 1"),
+        (["study", "main", "--data", "iris", "--out", "o", "--quick", "--methods", "lightgbm"], "no method"),
         (["study", "main", "--data", "iris"], "--out"),
         (["study", "main", "--data", "irises", "--out", "o"], "breast-cancer"),
         (["study", "main", "--data", "no.csv", "--target", "y", "--out", "o"], "no such file"),

@@ -38,8 +38,9 @@ def untrained(monkeypatch):
         fitted.append((job.seed, how.weights))
         return model
 
-    def reweighed(model, weights, attention=None, prediction=None):
-        return AttnKNNClassifier(**{**model.get_params(), "weights": weights}).fit(*model.rows_)
+    def reweighed(model, weights, attention=None, prediction=None, k=None):
+        given = {**model.get_params(), "weights": weights, "n_neighbors": k or model.n_neighbors}
+        return AttnKNNClassifier(**given).fit(*model.rows_)
 
     monkeypatch.setattr(ours, "trained", trained)
     monkeypatch.setattr(ours, "reweighed", reweighed)

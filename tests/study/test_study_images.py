@@ -15,10 +15,10 @@ from attnknn import AttnKNNClassifier, CNNClassifier, ImageOptions
 from attnknn.errors import InvalidInput
 from attnknn.estimator import cnn as cnn_module
 from attnknn.estimator import image_benches
+from attnknn.study.audit import audit
 from attnknn.study.cells import Cells
 from attnknn.study.engine import run_study
 from attnknn.study.job import Job
-from attnknn.study.ours import audit
 from attnknn.study.recipe import Noise
 from attnknn.study.splits import parts, recipe_for, task_of
 

@@ -140,7 +140,23 @@ def check_outside(out: Path | None, data: str) -> None:
 
 
 StudyOut = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for cells and report.json.")]
-Seeds = Annotated[int, typer.Option(metavar="N", min=1, max=100, help="How many seeds.")]
+Seeds = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, max=100, help="How many seeds; 5 when left out, 2 with --quick."),
+]
+Along = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,...", help="Other places on the axis: k, rates of wrong labels, or ratios of a tail."
+    ),
+]
+Quick = Annotated[
+    bool,
+    typer.Option("--quick", help="2 seeds, the ends of each axis, 20,000 training rows at most, no LightGBM."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume/--no-resume", help="Go on where a run in DIR was stopped, or refuse to.")
+]
 FirstSeed = Annotated[int, typer.Option(metavar="N", min=0, max=10_000, help="The first; to share the work.")]
 Methods = Annotated[
     str | None, typer.Option(metavar="A,B,...", help="Some of the methods below; all when left out.")

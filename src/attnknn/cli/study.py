@@ -11,10 +11,14 @@ import typer
 
 from attnknn.cli import arguments, choices, screen
 from attnknn.errors import InvalidInput
+from attnknn.study.points import POINTS, Point, points_of
 from attnknn.study.recipe import STUDIES, Noise, Study
 
 if TYPE_CHECKING:
     from attnknn.study.engine import Outcome
+
+QUICK_ROWS = 20_000
+"""Training rows of a quick study, at most."""
 
 app = typer.Typer(help="Run experiments over several seeds, with intervals and computed verdicts.")
 
@@ -46,7 +50,7 @@ def command(study: Study) -> Callable[..., None]:
     def run(
         data: arguments.DataOption,
         out: arguments.StudyOut,
-        seeds: arguments.Seeds = 5,
+        seeds: arguments.Seeds = None,
         first_seed: arguments.FirstSeed = 0,
         target: arguments.Target = None,
         methods: arguments.Methods = None,
@@ -55,6 +59,9 @@ def command(study: Study) -> Callable[..., None]:
         noise: arguments.NoiseRate = 0.0,
         noise_kind: choices.NoiseOption = choices.NoiseKind.symmetric,
         k: arguments.StudyNeighbors = None,
+        along: arguments.Along = None,
+        quick: arguments.Quick = False,
+        resume: arguments.Resume = True,
         data_dir: arguments.DataDir = None,
         device: arguments.Device = "auto",
         commit: arguments.Commit = None,
@@ -65,17 +72,28 @@ def command(study: Study) -> Callable[..., None]:
         compiled: arguments.Compile = False,
         as_json: arguments.Json = False,
     ) -> None:
-        asked = _methods(methods, _offered(study, data), "--methods")
+        offered = _offered(study, data)
+        asked = _methods(methods, [name for name in offered if name != "lightgbm" or not quick], "--methods")
+        points = _points(study, along, quick=quick)
+        if noise and study.name == "noise":
+            raise InvalidInput(
+                "--noise is for other studies; the study noise has rates of its own: --along 0.1,0.2"
+            )
+        if k is not None and study.name == "k-sweep":
+            raise InvalidInput("--k is for other studies; the study k-sweep has several: --along 1,5,10")
         kept = [] if keep is None else _methods(keep, asked, "--keep")
         arguments.check_outside(out, data)
+        if not resume and (out / "recipe.json").exists():
+            raise InvalidInput(f"{out} holds a study already; name another folder, or leave --no-resume out")
         if save is not None and save.is_dir():
             raise InvalidInput(f"{save} is a folder; --save names a file")
         images: dict[str, Any] = {"epochs": epochs, "compile": compiled or None, "image_size": image_size}
         found = _run(
             study, data, target, data_dir, {name: value for name, value in images.items() if value is not None},
-            {"test_share": test_share, "members": members, "noise": Noise(noise, noise_kind.value), "k": k},
-            {"methods": asked, "seeds": range(first_seed, first_seed + seeds), "out": out, "device": device,
-             "commit": commit, "keep": kept},
+            {"test_share": test_share, "members": members, "noise": Noise(noise, noise_kind.value), "k": k,
+             "most_rows": QUICK_ROWS if quick else None},
+            {"methods": asked, "seeds": range(first_seed, first_seed + (seeds or (2 if quick else 5))),
+             "out": out, "points": points, "device": device, "commit": commit, "keep": kept},
         )  # fmt: skip
         if save is not None:
             _save(save, found.report)
@@ -99,6 +117,25 @@ def command(study: Study) -> Callable[..., None]:
             for each in ("cifar10", "photos/")[: 2 * bool(study.on_images)]
         ),
     )(run)
+
+
+def _points(study: Study, along: str | None, *, quick: bool) -> tuple[Point, ...]:
+    """The points of a study, from numbers with commas between them where they are given."""
+    if along is None:
+        return points_of(study.name, quick=quick)
+    if study.name not in POINTS:
+        raise InvalidInput(f"--along is for studies with an axis ({', '.join(POINTS)}), not for {study.name}")
+    bounds = {"k-sweep": (1, 1_000_000), "noise": (0, 0.9), "imbalance": (1e-6, 1)}[study.name]
+    try:
+        numbers = [float(each) for each in along.split(",") if each.strip()]
+    except ValueError:
+        numbers = []
+    whole = study.name != "k-sweep" or all(each.is_integer() for each in numbers)
+    if not numbers or not whole or not all(bounds[0] <= each <= bounds[1] for each in numbers):
+        kind = "whole numbers" if study.name == "k-sweep" else "numbers"
+        raise InvalidInput(f"--along takes {kind} from {bounds[0]:g} to {bounds[1]:g} with commas, got {along!r}")
+    given = [int(each) for each in numbers] if study.name == "k-sweep" else numbers
+    return points_of(study.name, given, quick=quick)
 
 
 def _described(study: Study) -> str:
@@ -208,6 +245,7 @@ def _show(study: Study, report: Mapping[str, Any], out: Path) -> None:
             for method, each in report["methods"].items()
         ]
         screen.table(["method", *shown.values(), "fit s"], body)
+    _show_found(report)
     for cell, reason in report["not_run"].items():
         screen.line(f"{cell} not run: {reason}")
     for cells in report["identical"]:
@@ -215,6 +253,21 @@ def _show(study: Study, report: Mapping[str, Any], out: Path) -> None:
     for sentence in of_leads(report["verdicts"], study.leads):
         screen.line(sentence)
     screen.line(f"all numbers and verdicts are in {out / 'report.json'}")
+
+
+def _show_found(report: Mapping[str, Any]) -> None:
+    """What some studies find beside metrics: checks of the theory, times, what is left under noise."""
+    from attnknn.study.efficiency import HEAD, table
+
+    for told in (told for each in report["settings"].values() for told in each if told is not None):
+        for check in told.get("checks", ()):
+            screen.line(f"{check['verdict']}: {check['name']}: {check['found']}")
+        if "overhead" in told:
+            screen.line(told["overhead"])
+    if "places" in report:
+        screen.table([*HEAD], table(report["places"]))
+    for name, kept in report["retention"].items():
+        screen.line(f"{name} keeps {kept['mean']:.1%} of its accuracy")
 
 
 def _cell(found: Mapping[str, Any] | None, metric: str) -> str:

@@ -62,10 +62,13 @@ def bench(
         from attnknn.vit.bench import DEFAULT, run_bench
 
         where = search_device(device)
+        head = recorded(
+            {"environment": environment(where)}, given_commit=commit
+        )  # now: files may change meanwhile
         found = run_bench(
             asked or DEFAULT, counts, dim=dim, K=K, device=where, processes=processes, threads=threads, say=say
         )
-        report = recorded({"environment": environment(where), **found}, given_commit=commit)
+        report = {**head, **found}
     if save is not None:
         write_json(save, report)
     if as_json:

@@ -36,7 +36,7 @@ def flip_labels(
     >>> flip_labels([0, 1, 2, 0], 1.0, kind="asymmetric", classes=3, random=np.random.default_rng(0)).tolist()
     [1, 2, 0, 1]
     """
-    labels = _checked(codes, classes)
+    labels = checked_codes(codes, classes)
     if not 0 <= rate <= 1:
         raise InvalidInput(f"rate must be from 0 to 1, got {rate=}")
     if kind not in ("symmetric", "asymmetric"):
@@ -47,9 +47,10 @@ def flip_labels(
     return labels
 
 
-def _checked(codes: ArrayLike, classes: int) -> NDArray[np.int64]:
+def checked_codes(codes: ArrayLike, classes: int) -> NDArray[np.int64]:
+    """Classes as a new array of whole numbers, at least two of them to choose from."""
     if classes < 2:
-        raise InvalidInput(f"noise needs another class to flip to, got {classes=}")
+        raise InvalidInput(f"two classes are needed at least, got {classes=}")
     given = np.asarray(codes)
     if given.ndim != 1 or given.dtype.kind not in "iu":
         raise InvalidInput(f"codes must be whole numbers, one for each row, got {given.dtype} of {given.shape}")

@@ -179,6 +179,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weights: str,
         attention: AttentionOptions | None = None,
         prediction: PredictionOptions | None = None,
+        n_neighbors: int | str | None = None,
     ) -> Self:
         """The same examples and the same trained vectors under other weights, fitted on the same rows.
 
@@ -189,11 +190,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weights: As in the constructor.
             attention: As in the constructor.
             prediction: As in the constructor; None is the plain vote.
+            n_neighbors: As in the constructor; None is that of the model.
         """
         check_is_fitted(self)
         if not getattr(self, "_benches", None):
             raise InvalidInput("a loaded model has no validation rows any more; fit it anew with other weights")
-        other: Self = copy(self).set_params(weights=weights, attention=attention, prediction=prediction)
+        asked = {"weights": weights, "attention": attention, "prediction": prediction}
+        other: Self = copy(self).set_params(**asked, n_neighbors=n_neighbors or self.n_neighbors)
         options = check_options(clone(other).set_params(embedder="auto", training=None, n_estimators=1))
         check_prediction(other, "image" if self.fitted_on_images_ else self.embedder, self.voter_.bank.index)
         # A checkpoint is of the fit; other weights are another training.
@@ -362,8 +365,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        served = ("_benches", "_fit")  # to fit it
-        return {name: value for name, value in state.items() if name not in served}
+        return {name: value for name, value in state.items() if name not in ("_benches", "_fit")}
 
     def _chances(self, X: Any) -> tuple[Floats, NDArray[Any]]:
         """Probabilities, and the classes they are for, of one moment."""

@@ -1,1 +1,1 @@
-"""Runs and the pages that show them: for now the demo."""
+"""Recipes to reports: methods compared over seeds and along axes, figures, and the demo."""

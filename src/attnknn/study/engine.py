@@ -15,11 +15,13 @@ from attnknn.estimator.options import search_device
 from attnknn.study import record
 from attnknn.study.cells import Cells
 from attnknn.study.differences import DRAWN, under_draws
+from attnknn.study.efficiency import PLACES, quick_places, run_places
 from attnknn.study.job import Fitted, Floats, Job, Stopwatch
-from attnknn.study.methods import METHODS
+from attnknn.study.methods import METHODS, has_meaning
+from attnknn.study.points import PLAIN_POINT, Point, cell_name
 from attnknn.study.recipe import Recipe
 from attnknn.study.report import report_of
-from attnknn.study.splits import Parts, Rows, Task, parts
+from attnknn.study.splits import Parts, Rows, Task, at_point, parts
 
 Say = Callable[[str], None]
 
@@ -55,6 +57,7 @@ def run_study(
     methods: Sequence[str],
     seeds: Sequence[int],
     out: Path,
+    points: Sequence[Point] = (PLAIN_POINT,),
     device: str = "auto",
     commit: str | None = None,
     keep: Sequence[str] = (),
@@ -68,6 +71,7 @@ def run_study(
         methods: Keys of ``METHODS``.
         seeds: Each gives every method a cell.
         out: New, empty, or with the same recipe.
+        points: Each gives every method that has a meaning there a cell.
         device: Where our methods run.
         commit: The commit of the source, where there is no git to ask.
         keep: Methods whose models are saved in ``out / "models"``, as ``method-seed``.
@@ -80,28 +84,62 @@ def run_study(
     if unknown:
         raise InvalidInput(f"no method is called {unknown[0]!r}; try one of: {', '.join(METHODS)}")
     machine = Machine(search_device(device), commit or record.commit())
-    rows = {seed: parts(task, recipe, seed) for seed in seeds}
+    for seed in seeds:
+        parts(task, recipe, seed)  # what no cell could mend is told before any is run
     cells = Cells.open(out, recipe)
     models = {(method, seed): out / "models" / f"{method}-{seed}" for method in keep for seed in seeds}
     lacking = {key for key, folder in models.items() if not folder.exists()}
-    every = [(method, seed) for seed in seeds for method in methods]
-    todo = [key for key in every if key in lacking or not cells.done(*key)]
+    every = [
+        (method, point, seed)
+        for seed in seeds
+        for point in points
+        for method in methods
+        if has_meaning(METHODS[method], point)
+    ]
+    named = {(method, point, seed): (cell_name(method, point), seed) for method, point, seed in every}
+    todo = [key for key in every if named[key] in lacking or not cells.done(*named[key])]
     failed: dict[str, str] = {}
-    pace, shared = Pace(cells, todo), dict[str, Any]()
-    for at, (method, seed) in enumerate(todo):
-        say(f"{method}, seed {seed}: cell {at + 1} of {len(todo)}{pace.left(at)}")
-        if at and todo[at - 1][1] != seed:
-            shared = {}
+    pace, shared = Pace(cells, [named[key] for key in todo]), Shared()
+    for at, key in enumerate(todo):
+        method, point, seed = key
+        name = named[key][0]
+        say(f"{name}, seed {seed}: cell {at + 1} of {len(todo)}{pace.left(at)}")
         watch = Stopwatch()
-        job = Job(recipe, task, rows[seed], seed, machine.device, shared)
-        reason = run_cell(cells, job, method, machine, models.get((method, seed)))
-        pace.took(method, watch.seconds)
+        job = job_at(recipe, task, point, seed, machine.device, shared.of(seed, point))
+        reason = run_cell(cells, job, method, machine, models.get((name, seed)))
+        pace.took(name, watch.seconds)
         if reason is not None:
-            failed[f"{method}-{seed}"] = reason
+            failed[f"{name}-{seed}"] = reason
     say("writing the report")
-    report = record.recorded(report_of(cells, methods, seeds, failed), given_commit=machine.commit)
+    told = report_of(cells, [named[key] for key in every], points, failed)
+    if recipe.study == "efficiency":
+        places = PLACES if recipe.most_rows is None else quick_places()
+        told["places"] = run_places(out / "places", places, say)
+    report = record.recorded(told, given_commit=machine.commit)
     record.write_json(out / "report.json", report)
     return Outcome(report, failed)
+
+
+def job_at(recipe: Recipe, task: Task, point: Point, seed: int, device: str, shared: dict[str, Any]) -> Job:
+    """What is to be done at a point: rows and labels are changed here, unless the bank alone is meant."""
+    followed = at_point(recipe, point)
+    rows = parts(task, followed, seed, 1.0 if point.bank_only else point.tail)
+    return Job(followed, task, rows, seed, device, shared, point)
+
+
+class Shared:
+    """What methods leave for each other: of the training that is under way, and of the plain one of its seed."""
+
+    def __init__(self) -> None:
+        self._seed: int | None = None
+        self._held: dict[str, dict[str, Any]] = {}
+
+    def of(self, seed: int, point: Point) -> dict[str, Any]:
+        """Where to look, and to leave something."""
+        if seed != self._seed:
+            self._seed, self._held = seed, {}
+        self._held = {key: each for key, each in self._held.items() if key in ("", point.training)}
+        return self._held.setdefault(point.training, {})
 
 
 def run_cell(cells: Cells, job: Job, method: str, machine: Machine, keep: Path | None = None) -> str | None:
@@ -109,6 +147,7 @@ def run_cell(cells: Cells, job: Job, method: str, machine: Machine, keep: Path |
 
     A failure is told, not raised, so that the other cells are not lost.
     """
+    name = cell_name(method, job.point)
     try:
         fitted = METHODS[method](job)
         if keep is not None:
@@ -117,11 +156,11 @@ def run_cell(cells: Cells, job: Job, method: str, machine: Machine, keep: Path |
             fitted.save(keep)
         content, arrays = _scored(job, fitted)
     except MissingExtra as problem:
-        cells.write(method, job.seed, {"not_run": str(problem), **machine.told()})
+        cells.write(name, job.seed, {"not_run": str(problem), **machine.told()})
         return None
     except Exception as problem:
         return f"{type(problem).__name__}: {problem}"
-    cells.write(method, job.seed, {**content, **machine.told()}, arrays)
+    cells.write(name, job.seed, {**content, **machine.told()}, arrays)
     return None
 
 
@@ -135,8 +174,18 @@ def scores(probabilities: Floats, labels: Rows, draws: int) -> dict[str, float]:
         "ece_floor": metrics.ece_floor(probabilities, draws=draws),
         "brier": metrics.brier(probabilities, labels),
         "aurc": metrics.aurc(probabilities, labels),
+        "balanced_accuracy": float(
+            np.mean([value for value in recalls(probabilities, labels) if value is not None])
+        ),
     }
     return found | {"auc": metrics.auc(probabilities, labels)} if probabilities.shape[1] == 2 else found
+
+
+def recalls(probabilities: Floats, labels: Rows) -> list[float | None]:
+    """Of each class the share of its rows that is recognized; None where there is no row."""
+    right = probabilities.argmax(axis=1) == labels
+    each = [right[labels == code] for code in range(probabilities.shape[1])]
+    return [float(some.mean()) if len(some) else None for some in each]
 
 
 def _focused(probabilities: Floats, labels: Rows, focus: int | None) -> dict[str, float]:
@@ -160,6 +209,7 @@ def _scored(job: Job, fitted: Fitted) -> tuple[dict[str, Any], dict[str, Any]]:
             **_focused(said.calibrated, truth, fitted.focus),
         },
         "uncalibrated": scores(said.uncalibrated, truth, job.recipe.draws),
+        "recalls": recalls(said.calibrated, truth),
     }
     arrays = {
         "probabilities": said.calibrated.astype(np.float32),  # the metrics above are of all digits

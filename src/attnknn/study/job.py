@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnknn.study.points import PLAIN_POINT, Point
 from attnknn.study.recipe import Recipe
 from attnknn.study.splits import Parts, Rows, Task
 
@@ -19,7 +20,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """One cell to fill. ``shared`` lives as long as a seed does: what one method fitted may serve the next."""
+    """One cell to fill.
+
+    ``shared`` is what methods with the same seed and training rows left for each other. The recipe is as it is
+    followed at the point; what the point changes in the bank alone is up to the method.
+    """
 
     recipe: Recipe
     task: Task
@@ -27,6 +32,7 @@ class Job:
     seed: int
     device: str = "cpu"
     shared: dict[str, Any] = field(default_factory=dict)
+    point: Point = PLAIN_POINT
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 from attnknn.attend import AttentionOptions
 from attnknn.study import baselines
+from attnknn.study.checked import Theory, Timed
 from attnknn.study.cnn import CNN
+from attnknn.study.correction import Corrected
 from attnknn.study.job import Method
 from attnknn.study.ours import Ours
-from attnknn.study.recipe import MANNERS, PARTS
+from attnknn.study.points import Point
+from attnknn.study.recipe import CORRECTED, MANNERS, PARTS, PLAIN
 from attnknn.study.teaching import Taught
 
 EVERYTHING = AttentionOptions(distance_bias=True, prototypes=True, self_attention=True, always=True)
@@ -26,6 +29,16 @@ def _ways(name: str, weights: str) -> dict[str, Method]:
     """One way of weighing neighbors, in every manner of answering."""
     manners = [manner for manner in MANNERS if weights != "uniform" or manner != "adaptive-k"]
     return {name: Ours(weights), **{f"{name}+{manner}": Ours(weights, manner=manner) for manner in manners}}
+
+
+def has_meaning(method: Method, point: Point) -> bool:
+    """Whether a method has something that a point changes.
+
+    Only ours have a bank and a number of neighbors, and a prior is corrected only where it was changed.
+    """
+    if isinstance(method, Corrected):
+        return point.tail != 1 and has_meaning(method.method, point)
+    return isinstance(method, Ours) or not (point.bank_only or point.k is not None)
 
 
 METHODS: dict[str, Method] = {
@@ -45,6 +58,8 @@ METHODS: dict[str, Method] = {
     "attention+ensemble": Ours("attention", ensemble=True),
     "attention-none": Ours("attention", attention=NOTHING),
     "attention-all": Ours("attention", attention=EVERYTHING),
+    "theory": Theory(),
+    "stages": Timed(),
     "untaught": Taught(0),
     "taught-5": Taught(5),
     "taught-20": Taught(20),
@@ -52,3 +67,4 @@ METHODS: dict[str, Method] = {
     "taught-100": Taught(100),
     **{f"attention-all-{part}": Ours("attention", attention=_without(part)) for part in PARTS},
 }
+METHODS |= {f"{name}{CORRECTED}": Corrected(METHODS[name]) for name in ("hgb", "cnn", *PLAIN)}

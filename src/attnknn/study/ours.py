@@ -7,24 +7,29 @@ All that a study knows of the classifier's inside is here, in ``trained``, ``rew
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnknn.attend import AttentionOptions, LearnedWeighting
 from attnknn.calibrate import Identity
 from attnknn.estimator import AttnKNNClassifier
-from attnknn.predict import PredictionOptions, base_of
+from attnknn.predict import Poll, PredictionOptions, answer, base_of
+from attnknn.predict.several import nearest
+from attnknn.study.audit import audit, changed
 from attnknn.study.job import Fitted, Job, Predictions, Stopwatch
 from attnknn.study.recipe import ROBUST, Recipe
 from attnknn.study.splits import Rows
 from attnknn.train import ImageOptions, training_from_state
 from attnknn.train.attention import Seen, part_sizes
 
+_FOUND: Final = "neighbors of the test rows"
+_SEARCHED: Final = 20_000_000  # test rows x neighbors that are kept between methods
 TRAINED = "attention"
 """The weights that are trained; others reuse the vectors that this training made."""
 
@@ -52,20 +57,29 @@ class Ours:
     def __call__(self, job: Job) -> Fitted:
         """Fit on the training rows of a cell."""
         watch, earlier = Stopwatch(), 0.0
-        if self.embedder is not None or self.ensemble or self.options:
+        if self.trained_alone:
             model = trained(job, self)
         else:
-            model, earlier = _shared(job)
+            model, earlier = shared_model(job)
             watch = Stopwatch()
             asked = _robust(job, self.attention)
-            if self.weights != TRAINED or asked is not None:
+            if self.weights != TRAINED or asked is not None or job.point.k is not None:
                 model, earlier = _reweighed(job, self.weights, asked)
                 watch = Stopwatch()
             if self.manner is not None:
-                model = reweighed(model, self.weights, asked, prediction_of(self.manner, job.recipe))
+                model = reweighed(model, self.weights, asked, prediction_of(self.manner, job.recipe), job.point.k)
+        if job.point.bank_only:
+            model = changed(model, job)
         settings = {**chosen(model), **audit(model, job)}
         seconds = earlier + watch.seconds
-        return Fitted(settings, seconds, lambda rows: _predict(model, job, rows), partial(_save, model))
+        alone = self.trained_alone or self.manner is not None
+        predict = partial(predicted, model, job, alone=alone)
+        return Fitted(settings, seconds, predict, partial(_save, model))
+
+    @property
+    def trained_alone(self) -> bool:
+        """Whether its vectors are not those that all others of a seed share."""
+        return self.embedder is not None or self.ensemble or bool(self.options)
 
 
 def trained(job: Job, how: Ours) -> Any:
@@ -124,35 +138,15 @@ def prediction_of(manner: str | None, recipe: Recipe) -> PredictionOptions | Non
     )
 
 
-def audit(model: Any, job: Job) -> dict[str, Any]:
-    """How well wrong labels were found, where some are known to be wrong and the training revises labels."""
-    images = images_of(job.recipe)
-    if images is None or not images.relabel or not job.recipe.noise.rate:
-        return {}
-    rows = job.parts.train
-    given, truth = job.task.classes[job.parts.labels[rows]], job.task.classes[job.task.codes[rows]]
-    now = given.copy()
-    for each in model.suspects_:
-        now[each.id] = each.label
-    suspected, wrong = now != given, given != truth
-    return {
-        "audit": {
-            "recall": float(suspected[wrong].mean()),
-            "precision": float(wrong[suspected].mean()) if suspected.any() else None,
-            "labels_right_before": float((given == truth).mean()),
-            "labels_right_after": float((now == truth).mean()),
-        }
-    }
-
-
 def reweighed(
     model: Any,
     weights: str,
     attention: AttentionOptions | None = None,
     prediction: PredictionOptions | None = None,
+    k: int | None = None,
 ) -> Any:
     """The same vectors with other weights, k, scale and calibration fitted for them, and other manners."""
-    return model.with_weights(weights, attention, prediction)
+    return model.with_weights(weights, attention, prediction, k)
 
 
 def uncalibrated(model: Any) -> Any:
@@ -204,11 +198,12 @@ def _kind(part: Any) -> str | None:
     return None if part is None else type(part).__name__
 
 
-def _shared(job: Job) -> tuple[Any, float]:
-    """The seed's trained model and the seconds it took, fitted when the first method asks for it."""
+def shared_model(job: Job) -> tuple[Any, float]:
+    """The trained model and the seconds it took, fitted when the first method asks for it."""
     if TRAINED not in job.shared:
         watch = Stopwatch()
-        model = trained(job, Ours(TRAINED))
+        plain = replace(job.recipe, ours=replace(job.recipe.ours, n_neighbors="auto"))
+        model = trained(job if job.point.k is None else replace(job, recipe=plain), Ours(TRAINED))
         job.shared[TRAINED] = model, watch.seconds
     found: tuple[Any, float] = job.shared[TRAINED]
     return found
@@ -216,21 +211,37 @@ def _shared(job: Job) -> tuple[Any, float]:
 
 def _reweighed(job: Job, weights: str, attention: AttentionOptions | None) -> tuple[Any, float]:
     """The seed's model under other weights, fitted once for all manners, and the seconds both took."""
-    key = f"{weights} {attention}"
+    key = f"{weights} {attention} {job.point.k}"
     if key not in job.shared:
-        model, earlier = _shared(job)
+        model, earlier = shared_model(job)
         watch = Stopwatch()
-        job.shared[key] = reweighed(model, weights, attention), earlier + watch.seconds
+        job.shared[key] = reweighed(model, weights, attention, k=job.point.k), earlier + watch.seconds
     found: tuple[Any, float] = job.shared[key]
     return found
 
 
-def _predict(model: Any, job: Job, rows: Rows) -> Predictions:
-    """Each row is searched for and weighed once; what comes after that costs little."""
+def _from_one_search(model: Any, job: Job, features: NDArray[Any]) -> Iterator[Poll]:
+    """What a model with any k says, from neighbors that are searched once for all k and all ways of weighing."""
+    voter, widest = model.voter_, job.point.widest or 1
+    member = voter.members[0]
+    if len(features) * min(widest, len(member.bank)) > _SEARCHED:
+        yield from voter.polls(features)
+        return
+    if _FOUND not in job.shared:
+        vectors = member.vectors(features)
+        job.shared[_FOUND] = vectors, member.bank.search(vectors, widest)
+    vectors, near = job.shared[_FOUND]
+    weight = voter.class_weight if (voter.class_weight != 1).any() else None
+    said = answer(nearest(near, member.k), member.bank, vectors, member.weigher, voter.classes, weight)
+    yield Poll([said], None)
+
+
+def predicted(model: Any, job: Job, rows: Rows, *, alone: bool) -> Predictions:
+    """Each row is searched for and weighed once; a model that is not alone shares its neighbors with others."""
     watch = Stopwatch()
     features, voters = model._encoded(job.task.take(rows)), (model.voter_, uncalibrated(model).voter_)
-    parts = [
-        [voter.finished(poll, voter.prior_of(poll)) for voter in voters] for poll in model.voter_.polls(features)
-    ]
+    one = job.point.widest is not None and not alone
+    polls = _from_one_search(model, job, features) if one else model.voter_.polls(features)
+    parts = [[voter.finished(poll, voter.prior_of(poll)) for voter in voters] for poll in polls]
     calibrated, bare = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Predictions(calibrated, bare, watch.seconds)

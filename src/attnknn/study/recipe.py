@@ -37,7 +37,14 @@ ABLATED = ("attention-none", "attention-all", *(f"attention-all-{part}" for part
 TAUGHT = ("untaught", "taught-5", "taught-20", "taught-20-as-is", "taught-100")
 """A class left out of the training, then taught by so many examples; as they are, or as much as a class weighs."""
 
+CORRECTED = "+prior-correction"
+"""Ends the name of a method that is told how frequent classes really are."""
+
 BASELINES = ("sklearn-knn", "mlp", "hgb", "lightgbm")
+
+
+def _with_correction(*names: str) -> tuple[str, ...]:
+    return (*names, *(f"{name}{CORRECTED}" for name in names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,41 @@ STUDIES: dict[str, Study] = {
         "Every learned part of the attention switched off in turn, on the same vectors and neighbors.",
         methods=ABLATED,
         leads=("attention-all", *ABLATED[2:]),
+    ),
+    "k-sweep": Study(
+        "k-sweep",
+        "Accuracy, NLL and ECE against the number of neighbors, on the same vectors.",
+        methods=PLAIN,
+        leads=("attention",),
+        on_images=PLAIN,
+    ),
+    "noise": Study(
+        "noise",
+        "Wrong labels at growing rates, everywhere or in the bank alone: what is left, and which are found.",
+        methods=("hgb", *PLAIN),
+        leads=("attention",),
+        on_images=("cnn", *PLAIN),
+    ),
+    "imbalance": Study(
+        "imbalance",
+        "Long tails of classes, everywhere or in the bank alone, with and without a correction of the prior.",
+        methods=_with_correction("hgb", *PLAIN),
+        leads=("attention",),
+        on_images=_with_correction("cnn", *PLAIN),
+    ),
+    "theory": Study(
+        "theory",
+        "What is claimed of kNN attention, checked on the trained vectors: passed, failed, or reported.",
+        methods=("theory",),
+        leads=(),
+        on_images=("theory",),
+    ),
+    "efficiency": Study(
+        "efficiency",
+        "Build, search and memory of each index up to a million rows, and the time of each stage of a prediction.",
+        methods=("stages",),
+        leads=(),
+        on_images=("stages",),
     ),
     "new-class": Study(
         "new-class",
@@ -198,6 +240,7 @@ class Recipe:
         mlp: Grid of ``mlp``.
         boosting: Grid of ``hgb`` and ``lightgbm``.
         draws: Draws behind the floor of ECE and the bootstrap over test rows.
+        most_rows: Training rows at most; None takes all.
     """
 
     study: str
@@ -216,6 +259,7 @@ class Recipe:
     mlp: MLPGrid = MLPGrid()
     boosting: BoostingGrid = BoostingGrid()
     draws: int = 1000
+    most_rows: int | None = None
 
     def config(self) -> dict[str, Any]:
         """The recipe as JSON would give it back."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,28 +12,31 @@ from attnknn.metrics import seed_interval
 from attnknn.study.cells import Cells
 from attnknn.study.differences import BUILDERS, DRAWN, difference, image_pairs, pairs
 from attnknn.study.methods import METHODS
-from attnknn.study.recipe import ABLATED, OURS, TAUGHT
+from attnknn.study.points import Point, method_of
+from attnknn.study.recipe import ABLATED, CORRECTED, OURS, TAUGHT
 from attnknn.study.verdicts import verdicts
+
+COMPARED = (*OURS, *(f"{name}{CORRECTED}" for name in OURS), *ABLATED, *TAUGHT)
+"""Methods that are compared with those before them and with all others."""
 
 Found = dict[tuple[str, int], dict[str, Any]]
 
 
 def report_of(
-    cells: Cells, methods: Sequence[str], seeds: Sequence[int], failed: Mapping[str, str]
+    cells: Cells, wanted: Sequence[tuple[str, int]], points: Sequence[Point], failed: Mapping[str, str]
 ) -> dict[str, Any]:
     """The results of all cells in a folder, those of earlier runs included.
 
     Args:
         cells: The folder.
-        methods: Those of this run; methods that only earlier runs had are reported as well.
-        seeds: Those of this run, likewise.
+        wanted: Name and seed of the cells of this run; what only earlier runs had is reported as well.
+        points: Those of this run.
         failed: Cells that raised, and what they raised.
     """
     found = cells.all()
     done = {key: cell for key, cell in found.items() if "metrics" in cell}
-    names = [name for name in METHODS if name in {method for method, _ in done}]
-    all_seeds = sorted({*seeds, *(seed for _, seed in done)})
-    wanted = {(method, seed) for method in methods for seed in seeds}
+    names = sorted({name for name, _ in done}, key=_place)
+    all_seeds = sorted({*(seed for _, seed in wanted), *(seed for _, seed in done)})
     gaps = _differences(cells, done, names)
     return {
         "study": cells.recipe.study,
@@ -44,14 +47,37 @@ def report_of(
         "methods": {name: _summary(done, name, all_seeds, "metrics") for name in names},
         "uncalibrated": {name: _summary(done, name, all_seeds, "uncalibrated") for name in names},
         "settings": {name: _each(done, name, all_seeds, lambda cell: cell["settings"]) for name in names},
+        "recalls": {name: _each(done, name, all_seeds, lambda cell: cell.get("recalls")) for name in names},
+        "points": {point.name: {"at": point.at, "line": point.line} for point in points},
+        "retention": _retention(done, names, all_seeds),
         "differences": gaps,
         "verdicts": verdicts(gaps),
         "identical": _identical(done),
         "not_run": {f"{m}-{s}": found[m, s]["not_run"] for m, s in sorted(found) if "not_run" in found[m, s]},
         "failed": {name: failed[name] for name in sorted(failed)},
-        "missing": sorted(f"{m}-{s}" for m, s in wanted - set(found) if f"{m}-{s}" not in failed),
+        "missing": sorted(f"{m}-{s}" for m, s in set(wanted) - set(found) if f"{m}-{s}" not in failed),
         "environments": _environments(done),
     }
+
+
+def _place(name: str) -> tuple[str, int]:
+    """Where a cell's name stands: points in the order of their names, methods in that of ``METHODS``."""
+    return name.partition("@")[2], list(METHODS).index(method_of(name))
+
+
+def _retention(done: Found, names: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
+    """Of each method at each point its accuracy over that without wrong labels and long tails, by seed."""
+    found = {}
+    for name in names:
+        plain = method_of(name)
+        if name == plain or plain not in names:
+            continue
+        pairs = zip(
+            *(_each(done, each, seeds, lambda cell: cell["metrics"]["accuracy"]) for each in (name, plain)),
+            strict=True,
+        )
+        found[name] = _estimate([None if None in pair or not pair[1] else pair[0] / pair[1] for pair in pairs])
+    return found
 
 
 def _each(done: Found, method: str, seeds: Sequence[int], value: Any) -> list[Any]:
@@ -83,10 +109,18 @@ def _differences(cells: Cells, done: Found, methods: Sequence[str]) -> dict[str,
     drawn = {key: cells.predictions(*key) for key in done} if cells.recipe.train_rows is not None else None
     found: dict[str, Any] = {}
     images = cells.recipe.ours.images is not None and cells.recipe.study == "main"
-    for mine, other in image_pairs(methods) if images else pairs(methods, (*OURS, *ABLATED, *TAUGHT)):
+    for mine, other in _pairs(methods, images):
         gaps = {metric: _difference(done, drawn, (mine, other), metric) for metric in BUILDERS}
         found.setdefault(mine, {})[other] = {metric: gap for metric, gap in gaps.items() if gap is not None}
     return found
+
+
+def _pairs(names: Sequence[str], images: bool) -> Iterator[tuple[str, str]]:
+    """Cells that are compared: methods at the same point."""
+    for point in dict.fromkeys(name.partition("@")[1:] for name in names):
+        here = [method_of(name) for name in names if name.partition("@")[1:] == point]
+        for both in image_pairs(here) if images else pairs(here, COMPARED):
+            yield both[0] + "".join(point), both[1] + "".join(point)
 
 
 def _difference(done: Found, drawn: Any, names: tuple[str, str], metric: str) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from attnknn.data import NAMED, Table, as_table, duplicate_groups, folds, is_images, split
 from attnknn.data.noise import flip_labels
+from attnknn.data.tails import long_tail
 from attnknn.errors import InvalidInput
+from attnknn.study.points import Point
 from attnknn.study.recipe import ROBUST, Noise, OurSettings, Recipe, Validation
 from attnknn.train import ImageOptions
 from attnknn.train.policies import policy_for
@@ -94,6 +96,7 @@ def recipe_for(
     noise: Noise | None = None,
     k: int | None = None,
     images: Mapping[str, Any] | None = None,
+    most_rows: int | None = None,
 ) -> Recipe:
     """The recipe of a data set; ``named`` says that ``data`` is one of ``NAMED``, so that its rule counts.
 
@@ -105,16 +108,11 @@ def recipe_for(
     rule = _rule(data) if named else Rule()
     if rule.train_rows is not None and test_share is not None:
         raise InvalidInput(f"{data} has official training and test rows: a share for testing has no meaning")
-    noise = noise or Noise()
     pictures = is_images(X)
     if images and not pictures:
         raise InvalidInput(f"{data} is a table, which does not read {', '.join(images)}")
-    trained = {
-        "augmentation": policy_for(data if named else None),
-        **(NOISY if noise.rate else {}),
-        **(images or {}),
-    }
-    return Recipe(
+    trained = {"augmentation": policy_for(data if named else None), **(images or {})}
+    recipe = Recipe(
         study=study,
         data=data,
         target=target,
@@ -123,13 +121,31 @@ def recipe_for(
         test_share=None if rule.train_rows is not None else test_share or rule.test_share,
         drop_duplicates=rule.drop_duplicates,
         members=members,
-        noise=noise,
+        most_rows=most_rows,
         ours=OurSettings(
             n_neighbors="auto" if k is None else k,
-            options={ROBUST: 0.7} if noise.rate and not pictures else {},
             images=ImageOptions(**trained).state() if pictures else None,
         ),
     )
+    return noisy(recipe, noise or Noise())
+
+
+def noisy(recipe: Recipe, noise: Noise) -> Recipe:
+    """The recipe with wrong labels, and with what our methods do about them."""
+    if not noise.rate:
+        return replace(recipe, noise=noise)
+    ours = recipe.ours
+    if ours.images is None:
+        return replace(recipe, noise=noise, ours=replace(ours, options={**ours.options, ROBUST: 0.7}))
+    given = {"epochs": ours.images["epochs"]} if ours.images["epochs"] is not None else {}
+    return replace(recipe, noise=noise, ours=replace(ours, images={**ours.images, **NOISY, **given}))
+
+
+def at_point(recipe: Recipe, point: Point) -> Recipe:
+    """The recipe as it is followed at a point of its study: what reaches the bank alone changes no training."""
+    if point.k is not None:
+        recipe = replace(recipe, ours=replace(recipe.ours, n_neighbors=point.k))
+    return noisy(recipe, point.noise) if point.noise.rate and not point.bank_only else recipe
 
 
 def _rule(name: str) -> Rule:
@@ -156,10 +172,16 @@ def task_of(X: pd.DataFrame | NDArray[np.uint8], labels: NDArray[Any], recipe: R
     return Task(X, codes.astype(np.int64), classes, duplicate_groups(alike), columns)
 
 
-def parts(task: Task, recipe: Recipe, seed: int) -> Parts:
+def parts(task: Task, recipe: Recipe, seed: int, tail: float = 1.0) -> Parts:
     """The rows of one seed: stratified, duplicates together; noise in what is learned from.
 
     An official split stays as it is: the seed then decides only what is held out for validation.
+
+    Args:
+        task: All rows.
+        recipe: How they are split, and the share of wrong labels.
+        seed: Of everything that is drawn.
+        tail: Size of the rarest class over that of the most frequent, in what is learned from.
     """
     if recipe.train_rows is not None:
         train, test = np.arange(recipe.train_rows), np.arange(recipe.train_rows, len(task))
@@ -167,16 +189,31 @@ def parts(task: Task, recipe: Recipe, seed: int) -> Parts:
         train, test = split(task.codes, test=recipe.test_share or 0.2, seed=seed, groups=task.groups)
     if not len(test):
         raise InvalidInput(f"no class of {recipe.data} can spare a row to test on: {len(task)} rows")
+    if recipe.most_rows is not None and len(train) > recipe.most_rows:
+        share = recipe.most_rows / len(train)
+        train = train[split(task.codes[train], test=share, seed=seed, groups=task.groups[train])[1]]
     labels = task.codes.copy()
-    if recipe.noise.rate:
-        labels[train] = flip_labels(
-            labels[train],
-            recipe.noise.rate,
-            kind=recipe.noise.kind,
-            classes=len(task.classes),
-            random=np.random.default_rng([seed, 1]),
-        )
+    train = train[kept_rows(task, train, tail, seed)]
+    labels[train] = wrong_labels(task, train, recipe.noise, seed)
     return Parts(train, test, _checks(labels, task.groups, train, recipe.validation, seed), labels)
+
+
+def kept_rows(task: Task, train: Rows, tail: float, seed: int) -> Rows:
+    """Places in ``train`` of the rows that a long tail leaves."""
+    random = np.random.default_rng([seed, 3])
+    everything: Rows = np.arange(len(train))
+    return (
+        everything if tail == 1 else long_tail(task.codes[train], tail, classes=len(task.classes), random=random)
+    )
+
+
+def wrong_labels(task: Task, train: Rows, noise: Noise, seed: int) -> Rows:
+    """The labels of the training rows, some of them flipped."""
+    given: Rows = task.codes[train]
+    random = np.random.default_rng([seed, 1])
+    if not noise.rate:
+        return given
+    return flip_labels(given, noise.rate, kind=noise.kind, classes=len(task.classes), random=random)
 
 
 def content_hash(X: pd.DataFrame | NDArray[np.uint8], labels: NDArray[Any]) -> str:

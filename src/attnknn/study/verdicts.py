@@ -56,9 +56,10 @@ def verdict(mine: str, other: str, metric: str, found: Mapping[str, Any]) -> str
 def of_leads(sentences: Sequence[str], leads: Sequence[str]) -> list[str]:
     """The sentences about methods that lead a study; all of them where none does."""
     begins = tuple(
-        start
+        f"{start}{name}{end}"
         for name in leads
-        for start in (f"{name} has ", f"{name} and ", f"no difference found between {name} and ")
+        for start, ends in (("", (" has ", " and ", "@")), ("no difference found between ", (" and ", "@")))
+        for end in ends
     )
     return [each for each in sentences if each.startswith(begins)] or list(sentences)
 
