@@ -230,7 +230,7 @@ def test_a_sampler_that_looks_at_too_few_rows_or_too_many_is_found_out(sampler):
 def test_noise_that_ignores_the_bar_is_found_out(monkeypatch):
     logits = seen_by().logits
     assert check_gumbel(logits, 16, draws=4000).verdict == "pass"
-    monkeypatch.setattr(gumbel, "gumbel_above", lambda bar, size, random: random.gumbel(size=size))
+    monkeypatch.setattr(beyond, "gumbel_above", lambda bar, size, random: random.gumbel(size=size))
     assert check_gumbel(logits, 16, draws=4000).verdict == "fail"
 
 
