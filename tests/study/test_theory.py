@@ -16,6 +16,7 @@ from attnknn.attend import Weighting
 from attnknn.bank import MemoryBank
 from attnknn.errors import InvalidInput
 from attnknn.predict.adaptive import ByCertificate
+from attnknn.study import beyond
 from attnknn.study.beyond import (
     certificate,
     chi_square,

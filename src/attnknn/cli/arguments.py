@@ -154,6 +154,9 @@ Quick = Annotated[
     bool,
     typer.Option("--quick", help="2 seeds, the ends of each axis, 20,000 training rows at most, no LightGBM."),
 ]
+Figures = Annotated[
+    bool, typer.Option("--figures", help="Also draw DIR/figures/*.png and *.svg; takes attnknn[plots].")
+]
 Resume = Annotated[
     bool, typer.Option("--resume/--no-resume", help="Go on where a run in DIR was stopped, or refuse to.")
 ]

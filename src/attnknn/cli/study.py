@@ -62,6 +62,7 @@ def command(study: Study) -> Callable[..., None]:
         along: arguments.Along = None,
         quick: arguments.Quick = False,
         resume: arguments.Resume = True,
+        figures: arguments.Figures = False,
         data_dir: arguments.DataDir = None,
         device: arguments.Device = "auto",
         commit: arguments.Commit = None,
@@ -93,7 +94,8 @@ def command(study: Study) -> Callable[..., None]:
             {"test_share": test_share, "members": members, "noise": Noise(noise, noise_kind.value), "k": k,
              "most_rows": QUICK_ROWS if quick else None},
             {"methods": asked, "seeds": range(first_seed, first_seed + (seeds or (2 if quick else 5))),
-             "out": out, "points": points, "device": device, "commit": commit, "keep": kept},
+             "out": out, "points": points, "device": device, "commit": commit, "keep": kept,
+             "figures": figures},
         )  # fmt: skip
         if save is not None:
             _save(save, found.report)
@@ -252,7 +254,7 @@ def _show(study: Study, report: Mapping[str, Any], out: Path) -> None:
         screen.line(f"identical predictions, so the same model under several names: {', '.join(cells)}")
     for sentence in of_leads(report["verdicts"], study.leads):
         screen.line(sentence)
-    screen.line(f"all numbers and verdicts are in {out / 'report.json'}")
+    screen.line(f"all numbers and verdicts are in {out / 'report.json'}, and {out / 'index.html'} shows them")
 
 
 def _show_found(report: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from attnknn.study.points import PLAIN_POINT, Point, cell_name
 from attnknn.study.recipe import Recipe
 from attnknn.study.report import report_of
 from attnknn.study.splits import Parts, Rows, Task, at_point, parts
+from attnknn.study.written import write_figures, write_report
 
 Say = Callable[[str], None]
 
@@ -61,6 +62,7 @@ def run_study(
     device: str = "auto",
     commit: str | None = None,
     keep: Sequence[str] = (),
+    figures: bool = False,
     say: Say = lambda text: None,
 ) -> Outcome:
     """Fill the cells that are missing in a folder and write ``report.json`` from all that are there.
@@ -75,6 +77,7 @@ def run_study(
         device: Where our methods run.
         commit: The commit of the source, where there is no git to ask.
         keep: Methods whose models are saved in ``out / "models"``, as ``method-seed``.
+        figures: Whether figures are drawn as files too; that takes matplotlib.
         say: Hears what is being done and how long it may take.
 
     Raises:
@@ -116,7 +119,10 @@ def run_study(
         places = PLACES if recipe.most_rows is None else quick_places()
         told["places"] = run_places(out / "places", places, say)
     report = record.recorded(told, given_commit=machine.commit)
-    record.write_json(out / "report.json", report)
+    write_report(report, cells)
+    if figures:
+        say("drawing figures")
+        write_figures(report, cells)
     return Outcome(report, failed)
 
 

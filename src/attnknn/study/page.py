@@ -1,0 +1,193 @@
+"""The report as a page: one HTML file that opens anywhere, verdicts first."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from attnknn.study.figures import Figure
+from attnknn.study.plots import SHOWN
+from attnknn.study.published import claims, published
+from attnknn.study.svg import STYLE, svg
+from attnknn.study.tables import METRICS
+from attnknn.study.verdicts import of_leads, short, verdict
+
+_PAGE = """
+:root { color-scheme: light dark; --line: #d5dae0; --quiet: #5a6673; --ground: #fff; --text: #1f2933 }
+@media (prefers-color-scheme: dark) {
+  :root { --line: #3a434d; --quiet: #a3afbb; --ground: #14181c; --text: #e6eaee } }
+* { box-sizing: border-box }
+body { margin: 0; background: var(--ground); color: var(--text);
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif }
+main { max-width: 68rem; margin: 0 auto; padding: 1.5rem 1rem 4rem }
+h1 { font-size: 1.8rem; margin: 0 } h2 { font-size: 1.25rem; margin: 2.2rem 0 .6rem }
+.quiet { color: var(--quiet); font-size: .9rem } p, li { max-width: 52rem }
+.wide { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
+th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
+th:first-child, td:first-child, td.words { text-align: left } td.words { white-space: normal }
+td small { color: var(--quiet); display: block }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 21rem), 1fr)); gap: 1.5rem }
+figure { margin: 0 } pre { overflow-x: auto; font-size: .8rem } dt { font-weight: 600; margin-top: .8rem }
+dd { margin: .2rem 0 0 1rem }
+"""
+
+
+def page_of(report: Mapping[str, Any], figures: Mapping[str, Figure], leads: Sequence[str]) -> str:
+    """The whole page.
+
+    Args:
+        report: As a study writes it.
+        figures: By name, in the order in which they are shown.
+        leads: Methods that the study is about.
+    """
+    config = report["config"]
+    title = f"{report['study']}: {config['data']}"
+    seeds = len(report["seeds"])
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="quiet">{seeds} seed{"s" * (seeds != 1)}; intervals are of 95 %; commit '
+        f"{escape(str(report['commit']))}</p>",
+        *_section("Verdicts", _verdicts(report, leads)),
+        *_section("The four claims", _claims(report)),
+        *_section("Numbers", _methods(report["methods"])),
+        *_section("Figures", _figures(figures)),
+        *_section("Before calibration", _methods(report["uncalibrated"])),
+        *_section("What others reported", _published(report)),
+        *_section("What was not run", _not_run(report)),
+        *_section("How it was made", _made(report)),
+    ]
+    meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    head = f"<head>{meta}<title>{escape(title)}</title><style>{_PAGE}{STYLE}</style></head>"
+    return f'<!doctype html><html lang="en">{head}<body><main>{"".join(parts)}</main></body></html>'
+
+
+def _section(title: str, body: str) -> list[str]:
+    return [f"<section><h2>{title}</h2>", body, "</section>"] if body else []
+
+
+def _verdicts(report: Mapping[str, Any], leads: Sequence[str]) -> str:
+    sentences = [*of_leads(report["verdicts"], leads), *_found(report)]
+    return "<ul>" + "".join(f"<li>{escape(each)}</li>" for each in sentences) + "</ul>" if sentences else ""
+
+
+def _found(report: Mapping[str, Any]) -> list[str]:
+    """What a study found beside differences: checks and times of the first seed, and what is retained."""
+    told = [each for some in report["settings"].values() for each in some[:1] if each]
+    checks = [
+        f"{one['verdict']}: {one['claim']} {one['found']}" for each in told for one in each.get("checks", ())
+    ]
+    kept = [
+        f"{name} keeps {found['mean']:.1%} of its accuracy"
+        for name, found in report["retention"].items()
+        if _finite(found["mean"])
+    ]
+    return [*checks, *(each["overhead"] for each in told if "overhead" in each), *kept]
+
+
+def _claims(report: Mapping[str, Any]) -> str:
+    """The claims of the documents behind this package, and what these numbers say to each."""
+    answers = {
+        "calibration": _compared(report, ("ece", "nll"), "uniform") or "not run: attnknn study main",
+        "accuracy": _compared(report, ("accuracy",), "uniform", "cnn", "hgb") or "not run: attnknn study main",
+        "robustness": _robustness(report) or "not run: attnknn study noise",
+        "overhead": _overhead(report) or "not run: attnknn study efficiency",
+    }
+    return (
+        "<dl>"
+        + "".join(
+            f"<dt>{name}</dt><dd>{escape(claim.claim)}</dd><dd><b>{escape(answers[name])}</b></dd>"
+            for name, claim in claims().items()
+        )
+        + "</dl>"
+    )
+
+
+def _compared(report: Mapping[str, Any], metrics: Sequence[str], *others: str) -> str:
+    """Attention against those of the others that there are, and by how much ECE changes relative to the first."""
+    gaps = report["differences"].get("attention", {})
+    there = [name for name in others if name in gaps]
+    found = [
+        verdict("attention", other, SHOWN[metric], gaps[other][metric]) for other in there for metric in metrics
+    ]
+    if there and "ece" in metrics:
+        before, now = (report["methods"][name]["ece"]["mean"] for name in (there[0], "attention"))
+        found += [f"ECE changes by {(now - before) / before:+.0%}"] if _finite(before) and before > 0 else []
+    return "; ".join(found)
+
+
+def _robustness(report: Mapping[str, Any]) -> str:
+    kept = {
+        name: each for name, each in report["retention"].items() if name.startswith(("attention@", "uniform@"))
+    }
+    return "; ".join(f"{name}: {each['mean']:.1%} of its accuracy is left" for name, each in kept.items())
+
+
+def _overhead(report: Mapping[str, Any]) -> str:
+    told = [each for some in report["settings"].values() for each in some if each and "overhead" in each]
+    return str(told[0]["overhead"]) if told else ""
+
+
+def _methods(methods: Mapping[str, Mapping[str, Any]]) -> str:
+    shown = [name for name in METRICS if any(name in each for each in methods.values())]
+    if not shown:
+        return ""
+    rows = [[escape(name), *(_number(each.get(metric)) for metric in shown)] for name, each in methods.items()]
+    return _table(["method", *(METRICS[name] for name in shown)], rows)
+
+
+def _number(found: Mapping[str, Any] | None) -> str:
+    if found is None or not _finite(found["mean"]):
+        return "–"
+    known = _finite(found["low"])
+    return short(found["mean"]) + (
+        f"<small>{short(found['low'])} to {short(found['high'])}</small>" if known else ""
+    )
+
+
+def _published(report: Mapping[str, Any]) -> str:
+    found = published(report["study"], report["config"]["data"])
+    rows = []
+    for each in found:
+        ours = report["methods"].get(each.method, {}).get(each.metric)
+        setting = ", ".join(f"{name} {value}" for name, value in each.setting.items())
+        words = f"{each.document}, {each.place}" + (f": {each.note}" if each.note else "")
+        rows.append(
+            [escape(each.method), escape(setting), each.metric, f"{each.value:.4g}", _number(ours), escape(words)]
+        )
+    return _table(["method", "setting", "metric", "published", "here", "where"], rows, words=5) if rows else ""
+
+
+def _figures(figures: Mapping[str, Figure]) -> str:
+    drawn = "".join(f"<figure>{svg(figure)}</figure>" for figure in figures.values())
+    return f'<div class="figures">{drawn}</div>' if drawn else ""
+
+
+def _not_run(report: Mapping[str, Any]) -> str:
+    found = {**report["not_run"], **report["failed"], **dict.fromkeys(report["missing"], "not asked for yet")}
+    found |= {name: each["not_run"] for name, each in report.get("places", {}).items() if "not_run" in each}
+    lines = "".join(f"<li>not run: {escape(name)}: {escape(str(why))}</li>" for name, why in found.items())
+    return f"<ul>{lines}</ul>" if lines else ""
+
+
+def _made(report: Mapping[str, Any]) -> str:
+    told = {name: report[name] for name in ("command", "commit", "source_hash", "config", "environments")}
+    return f"<pre>{escape(json.dumps(told, indent=1))}</pre>"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: int | None = None) -> str:
+    head = "".join(f"<th>{each}</th>" for each in heads)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{' class=words' if at == words else ''}>{each}</td>" for at, each in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

@@ -1,0 +1,133 @@
+"""The figures of a report, each under the name of its file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from attnknn.metrics import reliability_curve
+from attnknn.study.cells import Cells
+from attnknn.study.figures import MOST_SERIES, Bars, Figure, Lines, Matrix, Reliability, Series
+from attnknn.study.points import method_of
+from attnknn.study.published import published
+
+SHOWN: Final = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"}
+"""Metrics that are drawn, and how they are written."""
+
+AXES: Final = {
+    "k-sweep": "neighbors",
+    "noise": "share of wrong labels",
+    "imbalance": "smallest class over largest",
+}
+_MOST: Final = {"accuracy": 1.0, "ece": 1.0}  # what a metric cannot exceed
+_DIAGRAMS: Final = 4  # methods that get a reliability diagram
+
+
+def plots_of(report: Mapping[str, Any], cells: Cells, leads: Sequence[str]) -> dict[str, Figure]:
+    """Every figure that a report has the numbers for.
+
+    Args:
+        report: As ``report_of`` makes it.
+        cells: Where the predictions are.
+        leads: Methods that a study is about.
+    """
+    if not report["methods"]:
+        return {}
+    found: dict[str, Figure] = {}
+    for metric, title in SHOWN.items():
+        if report["study"] in AXES:
+            found |= _lines(report, metric, title)
+        else:
+            found[metric] = _bars(report, metric, title)
+    return found | _diagrams(report, cells, leads)
+
+
+def _bars(report: Mapping[str, Any], metric: str, title: str) -> Bars:
+    names = tuple(report["methods"])
+    each = [report["methods"][name][metric] for name in names]
+    values, low, high = (tuple(_known(one[end]) for one in each) for end in ("mean", "low", "high"))
+    told = {
+        one.method: one.value
+        for one in published(report["study"], report["config"]["data"])
+        if one.metric == metric
+    }
+    beside = tuple(told.get(name) for name in names)
+    return Bars(
+        f"{title} on {report['config']['data']}",
+        title,
+        names,
+        values,
+        *_interval(low, high, _MOST.get(metric, math.inf)),
+        note=f"95 % intervals over {len(report['seeds'])} seeds",
+        published=beside if any(one is not None for one in beside) else None,
+    )
+
+
+def _lines(report: Mapping[str, Any], metric: str, title: str) -> dict[str, Figure]:
+    """A figure for each line of the axis; what belongs to every line begins each of them."""
+    points = report["points"]
+    found: dict[str, Figure] = {}
+    for line in dict.fromkeys(each["line"] for each in points.values() if each["line"]):
+        here = {name: each["at"] for name, each in points.items() if each["line"] in ("", line)}
+        series = _series(report, metric, here)
+        if series:
+            words = f"{title} on {report['config']['data']}, {line.replace('-', ' ')}"
+            log = report["study"] != "noise"
+            found[f"{metric}-{line}"] = Lines(words, AXES[report["study"]], title, series, log_x=log)
+    return found
+
+
+def _series(report: Mapping[str, Any], metric: str, here: Mapping[str, float]) -> tuple[Series, ...]:
+    found = []
+    for method in dict.fromkeys(method_of(name) for name in report["methods"]):
+        cells = {at: f"{method}@{name}" if name else method for name, at in here.items()}
+        known = {
+            at: report["methods"][name][metric] for at, name in sorted(cells.items()) if name in report["methods"]
+        }
+        if len(known) > 1 or (known and len(here) == 1):
+            values, low, high = (
+                tuple(_known(each[end]) for each in known.values()) for end in ("mean", "low", "high")
+            )
+            found.append(Series(method, tuple(known), values, *_interval(low, high, _MOST.get(metric, math.inf))))
+    return tuple(found[:MOST_SERIES])
+
+
+def _diagrams(report: Mapping[str, Any], cells: Cells, leads: Sequence[str]) -> dict[str, Figure]:
+    """Reliability of the methods that a study is about, and whom the first of them takes for whom; all seeds."""
+    found: dict[str, Figure] = {}
+    names = [name for name in report["methods"] if "@" not in name]
+    first = [name for name in leads if name in names] or names[-1:]
+    for name in dict.fromkeys(
+        [*first, *(each for each in ("uniform", "cnn", "hgb") if each in names)][:_DIAGRAMS]
+    ):
+        said, truth, classes = _predictions(cells, name, report["seeds"])
+        found[f"reliability-{name}"] = Reliability.of(reliability_curve(said, truth), f"{name}, calibrated")
+        if name == first[0]:
+            counts = np.zeros((len(classes), len(classes)), np.int64)
+            np.add.at(counts, (truth, said.argmax(axis=1)), 1)
+            found["confusion"] = Matrix(f"{name}: answers", classes, tuple(map(tuple, counts.tolist())))
+    return found
+
+
+def _predictions(cells: Cells, method: str, seeds: Sequence[int]) -> tuple[Any, Any, tuple[str, ...]]:
+    arrays = [cells.predictions(method, seed) for seed in seeds if cells.done(method, seed)]
+    said = np.concatenate([each["probabilities"] for each in arrays]).astype(np.float64)
+    classes = tuple(map(str, arrays[0]["classes"].tolist()))
+    return said / said.sum(axis=1, keepdims=True), np.concatenate([each["labels"] for each in arrays]), classes
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None or not math.isfinite(value) else float(value)
+
+
+def _interval(
+    low: tuple[float, ...], high: tuple[float, ...], most: float
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """Ends of intervals, no further than the metric can go; none where no value has one, as with one seed."""
+    if not any(math.isfinite(one) and math.isfinite(two) for one, two in zip(low, high, strict=True)):
+        return None, None
+    ends = (np.clip(each, 0.0, most).tolist() for each in (low, high))  # what is unknown stays so
+    return tuple(next(ends)), tuple(next(ends))

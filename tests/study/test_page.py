@@ -1,0 +1,176 @@
+"""The page, tables and figures of a report: all numbers there, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+
+from attnknn.study import engine
+from attnknn.study.cells import Cells
+from attnknn.study.figures import Bars, Lines, Matrix, Reliability
+from attnknn.study.page import page_of
+from attnknn.study.plots import plots_of
+from attnknn.study.points import noise_points
+from attnknn.study.tables import as_csv, as_latex
+from attnknn.study.verdicts import short
+from attnknn.study.written import write_figures
+
+VOID = {"meta", "br", "img", "hr"}
+
+
+class Balanced(HTMLParser):
+    """Refuses what does not close what it opened, and anything that is fetched or run."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.figures = [], 0
+
+    def handle_starttag(self, tag, attrs):
+        self.figures += tag == "figure"
+        assert tag not in ("script", "link", "iframe")
+        assert not any(name in ("src", "href") for name, _ in attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def ran(recipe, task, tmp_path_factory):
+    out = tmp_path_factory.mktemp("study") / "run"
+    asked = {
+        "methods": ["sklearn-knn", "hgb", "distance+raw"],
+        "seeds": [0, 1],
+        "device": "cpu",
+        "commit": "<c&d>",
+    }
+    report = engine.run_study(recipe, task, out=out, **asked).report
+    return out, json.loads(json.dumps(report)), Cells.open(out, recipe)
+
+
+def test_the_page_stands_alone_and_holds_verdicts_and_numbers(ran):
+    out, report, _ = ran
+    page = (out / "index.html").read_text()
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+    assert parser.figures >= 5
+    words = unescape(page)
+    assert all(sentence in words for sentence in report["verdicts"])
+    for metrics in report["methods"].values():
+        assert all(short(metrics[name]["mean"]) in page for name in ("accuracy", "nll", "ece", "brier"))
+    assert "<c&d>" not in page
+    assert "&lt;c&amp;d&gt;" in page
+    assert page.index("Verdicts") < page.index("Numbers") < page.index("How it was made")
+
+
+def test_what_was_not_run_and_what_was_not_asked_is_on_the_page(ran):
+    _, report, _ = ran
+    told = {
+        **report,
+        "not_run": {"lightgbm-0": "no <wheel>"},
+        "failed": {"mlp-1": "RuntimeError: x"},
+        "missing": ["hgb-7"],
+        "places": {"hnsw-9x9-cpu": {"not_run": "took longer"}},
+    }
+    page = page_of(told, {}, ())
+    for words in ("lightgbm-0: no &lt;wheel&gt;", "mlp-1: RuntimeError: x", "hgb-7", "hnsw-9x9-cpu: took longer"):
+        assert f"not run: {words}" in page
+    assert "not run: attnknn study noise" in page
+    assert "not run: attnknn study efficiency" in page
+
+
+def test_claims_are_answered_from_the_numbers(ran):
+    _, report, _ = ran
+    gap = {"mean": 0.02, "low": 0.01, "high": 0.03, "seeds": [0, 1]}
+    lower = {"mean": -0.04, "low": -0.05, "high": -0.03, "seeds": [0, 1]}
+    told = {
+        **report,
+        "methods": {
+            name: {**report["methods"]["hgb"], "ece": {**report["methods"]["hgb"]["ece"], "mean": value}}
+            for name, value in (("uniform", 0.08), ("attention", 0.04))
+        },
+        "differences": {"attention": {"uniform": {"accuracy": gap, "nll": lower, "ece": lower}}},
+        "retention": {"attention@symmetric-0.4": {"mean": 0.9}},
+        "settings": {"stages": [{"overhead": "attention adds 0.1 ms"}]},
+    }
+    page = page_of(told, {}, ())
+    assert "attention has higher accuracy than uniform: +.0200 [.0100, .0300] over 2 seeds" in page
+    assert "ECE changes by -50%" in page
+    assert "attention@symmetric-0.4: 90.0% of its accuracy is left" in page
+    assert "attention adds 0.1 ms" in page
+
+
+def test_published_numbers_stand_beside_ours(ran):
+    _, report, _ = ran
+    told = {**report, "config": {**report["config"], "data": "iris"}}
+    told["methods"] = {"uniform": report["methods"]["hgb"]}
+    page = page_of(told, {}, ())
+    assert "What others reported" in page
+    assert short(report["methods"]["hgb"]["accuracy"]["mean"]) in page.partition("What others reported")[2]
+    assert "What others reported" not in page_of(report, {}, ())
+
+
+def test_figures_are_of_the_numbers(ran):
+    _, report, cells = ran
+    found = plots_of(report, cells, ("distance+raw",))
+    bars = found["accuracy"]
+    assert isinstance(bars, Bars)
+    assert bars.values == tuple(each["accuracy"]["mean"] for each in report["methods"].values())
+    assert max(bars.high) <= 1
+    assert isinstance(found["reliability-distance+raw"], Reliability)
+    confusion = found["confusion"]
+    assert isinstance(confusion, Matrix)
+    right = sum(row[at] for at, row in enumerate(confusion.counts))
+    total = sum(map(sum, confusion.counts))
+    assert right / total == pytest.approx(report["methods"]["distance+raw"]["accuracy"]["mean"], abs=1e-9)
+    assert plots_of({**report, "methods": {}}, cells, ()) == {}
+
+
+def test_an_axis_is_drawn_as_lines_that_begin_where_nothing_is_changed(recipe, task, tmp_path):
+    noisy, points = replace(recipe, study="noise"), noise_points([0.2, 0.4])
+    asked = {"methods": ["hgb", "distance+raw"], "seeds": [0], "points": points, "device": "cpu", "commit": "c"}
+    found = engine.run_study(noisy, task, out=tmp_path / "n", **asked)
+    plots = plots_of(found.report, Cells.open(tmp_path / "n", noisy), ("distance+raw",))
+    lines = plots["accuracy-symmetric"]
+    assert isinstance(lines, Lines)
+    assert [series.name for series in lines.series] == ["hgb", "distance+raw"]
+    assert lines.series[0].x == (0.0, 0.2, 0.4)
+    assert lines.series[0].y[0] == found.report["methods"]["hgb"]["accuracy"]["mean"]
+    assert [series.name for series in plots["nll-asymmetric-bank"].series] == ["distance+raw"]
+    assert lines.series[0].low is None  # one seed has no interval
+    assert "keeps" in (tmp_path / "n/index.html").read_text()
+
+
+def test_tables_hold_every_value_and_survive_latex(ran):
+    out, report, _ = ran
+    rows = list(csv.DictReader(io.StringIO((out / "tables/methods.csv").read_text())))
+    assert len(rows) == sum(map(len, report["methods"].values()))
+    for row in rows:
+        found = report["methods"][row["method"]][row["metric"]]
+        assert float(row["mean"]) == found["mean"]
+        assert [float(each) for each in row["values"].split()] == found["values"]
+    text = as_latex(
+        {"a_b&c%": {"nll": {"mean": None, "low": None, "high": None}, "ece": report["methods"]["hgb"]["ece"]}}
+    )
+    assert r"a\_b\&c\% & -- & $" in text
+    assert text.startswith("\\begin{tabular}{lrr}\n\\toprule\n")
+    assert text.count("\\\\\n") == 2
+    assert as_csv({"m": {"nll": {"mean": float("nan"), "low": None, "high": None, "values": [None]}}}).endswith(
+        "m,nll,,,,\n"
+    )
+
+
+def test_figures_are_drawn_as_files_where_asked(ran):
+    pytest.importorskip("matplotlib", reason="needs attnknn[plots]")
+    out, report, cells = ran
+    paths = write_figures({**report, "methods": {"hgb": report["methods"]["hgb"]}}, cells)
+    assert {path.suffix for path in paths} == {".png", ".svg"}
+    assert (out / "figures/accuracy.png").read_bytes().startswith(b"\x89PNG")
