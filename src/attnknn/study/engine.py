@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,31 +90,17 @@ def run_study(
     for seed in seeds:
         parts(task, recipe, seed)  # what no cell could mend is told before any is run
     cells = Cells.open(out, recipe)
-    models = {(method, seed): out / "models" / f"{method}-{seed}" for method in keep for seed in seeds}
-    lacking = {key for key, folder in models.items() if not folder.exists()}
     every = [
-        (method, point, seed)
+        Asked(method, point, seed)
         for seed in seeds
         for point in points
         for method in methods
         if has_meaning(METHODS[method], point)
     ]
-    named = {(method, point, seed): (cell_name(method, point), seed) for method, point, seed in every}
-    todo = [key for key in every if named[key] in lacking or not cells.done(*named[key])]
-    failed: dict[str, str] = {}
-    pace, shared = Pace(cells, [named[key] for key in todo]), Shared()
-    for at, key in enumerate(todo):
-        method, point, seed = key
-        name = named[key][0]
-        say(f"{name}, seed {seed}: cell {at + 1} of {len(todo)}{pace.left(at)}")
-        watch = Stopwatch()
-        job = job_at(recipe, task, point, seed, machine.device, shared.of(seed, point))
-        reason = run_cell(cells, job, method, machine, models.get((name, seed)))
-        pace.took(name, watch.seconds)
-        if reason is not None:
-            failed[f"{name}-{seed}"] = reason
+    models = {(method, seed): out / "models" / f"{method}-{seed}" for method in keep for seed in seeds}
+    failed = _fill(cells, task, every, machine, models, say)
     say("writing the report")
-    told = report_of(cells, [named[key] for key in every], points, failed)
+    told = report_of(cells, [asked.cell for asked in every], points, failed)
     if recipe.study == "efficiency":
         places = PLACES if recipe.most_rows is None else quick_places()
         told["places"] = run_places(out / "places", places, say)
@@ -124,6 +110,45 @@ def run_study(
         say("drawing figures")
         write_figures(report, cells)
     return Outcome(report, failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A cell that a run is to have."""
+
+    method: str
+    point: Point
+    seed: int
+
+    @property
+    def cell(self) -> tuple[str, int]:
+        """The names under which it is kept."""
+        return cell_name(self.method, self.point), self.seed
+
+
+def _fill(
+    cells: Cells,
+    task: Task,
+    every: Sequence[Asked],
+    machine: Machine,
+    models: Mapping[tuple[str, int], Path],
+    say: Say,
+) -> dict[str, str]:
+    """Run the cells that are missing, and those whose model is; returns why some have no numbers."""
+    lacking = {key for key, folder in models.items() if not folder.exists()}
+    todo = [asked for asked in every if asked.cell in lacking or not cells.done(*asked.cell)]
+    failed: dict[str, str] = {}
+    pace, shared = Pace(cells, [asked.cell for asked in todo]), Shared()
+    for at, asked in enumerate(todo):
+        name, seed = asked.cell
+        say(f"{name}, seed {seed}: cell {at + 1} of {len(todo)}{pace.left(at)}")
+        watch = Stopwatch()
+        job = job_at(cells.recipe, task, asked.point, seed, machine.device, shared.of(seed, asked.point))
+        reason = run_cell(cells, job, asked.method, machine, models.get(asked.cell))
+        pace.took(name, watch.seconds)
+        if reason is not None:
+            failed[f"{name}-{seed}"] = reason
+    return failed
 
 
 def job_at(recipe: Recipe, task: Task, point: Point, seed: int, device: str, shared: dict[str, Any]) -> Job:
