@@ -252,8 +252,12 @@ def _show(study: Study, report: Mapping[str, Any], out: Path) -> None:
         screen.line(f"{cell} not run: {reason}")
     for cells in report["identical"]:
         screen.line(f"identical predictions, so the same model under several names: {', '.join(cells)}")
-    for sentence in of_leads(report["verdicts"], study.leads):
+    sentences = of_leads(report["verdicts"], study.leads)
+    found = [each for each in sentences if " has higher " in each or " has lower " in each]
+    for sentence in sentences if len(report["points"]) == 1 else found:  # along an axis there are too many to read
         screen.line(sentence)
+    if len(report["points"]) > 1 and len(found) < len(sentences):
+        screen.line(f"no difference is found in {len(sentences) - len(found)} other comparisons")
     screen.line(f"all numbers and verdicts are in {out / 'report.json'}, and {out / 'index.html'} shows them")
 
 
