@@ -85,7 +85,7 @@ def test_a_failed_cell_is_named_and_the_exit_code_is_1(attnknn, tables, tmp_path
         (["study", "noise", "--data", "iris", "--out", "o", "--along", "0.95"], "from 0 to 0.9"),
         (["study", "noise", "--data", "iris", "--out", "o", "--noise", "0.2"], "rates of its own"),
         (["study", "imbalance", "--data", "iris", "--out", "o", "--along", "0"], "from 1e-06 to 1"),
-        (["study", "main", "--data", "iris", "--out", "o", "--quick", "--methods", "lightgbm"], "no method"),
+        (["study", "noise", "--data", "iris", "--out", "o", "--keep", "attention"], "studies without an axis"),
         (["study", "main", "--data", "iris"], "--out"),
         (["study", "main", "--data", "irises", "--out", "o"], "breast-cancer"),
         (["study", "main", "--data", "no.csv", "--target", "y", "--out", "o"], "no such file"),

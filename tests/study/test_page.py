@@ -93,6 +93,7 @@ def test_claims_are_answered_from_the_numbers(ran):
     lower = {"mean": -0.04, "low": -0.05, "high": -0.03, "seeds": [0, 1]}
     told = {
         **report,
+        "study": "noise",
         "methods": {
             name: {**report["methods"]["hgb"], "ece": {**report["methods"]["hgb"]["ece"], "mean": value}}
             for name, value in (("uniform", 0.08), ("attention", 0.04))
@@ -104,7 +105,7 @@ def test_claims_are_answered_from_the_numbers(ran):
     page = page_of(told, {}, ())
     assert "attention has higher accuracy than uniform: +.0200 [.0100, .0300] over 2 seeds" in page
     assert "ECE changes by -50%" in page
-    assert "attention@symmetric-0.4: 90.0% of its accuracy is left" in page
+    assert "attention@symmetric-0.4 keeps 90.0% of its accuracy" in page
     assert "attention adds 0.1 ms" in page
 
 

@@ -73,8 +73,9 @@ def command(study: Study) -> Callable[..., None]:
         compiled: arguments.Compile = False,
         as_json: arguments.Json = False,
     ) -> None:
-        offered = _offered(study, data)
-        asked = _methods(methods, [name for name in offered if name != "lightgbm" or not quick], "--methods")
+        asked = _methods(methods, _offered(study, data), "--methods")
+        if quick and methods is None:
+            asked = [name for name in asked if name != "lightgbm"]
         points = _points(study, along, quick=quick)
         if noise and study.name == "noise":
             raise InvalidInput(
@@ -83,6 +84,8 @@ def command(study: Study) -> Callable[..., None]:
         if k is not None and study.name == "k-sweep":
             raise InvalidInput("--k is for other studies; the study k-sweep has several: --along 1,5,10")
         kept = [] if keep is None else _methods(keep, asked, "--keep")
+        if kept and study.name in POINTS:
+            raise InvalidInput(f"--keep is for studies without an axis, not for {study.name}")
         arguments.check_outside(out, data)
         if not resume and (out / "recipe.json").exists():
             raise InvalidInput(f"{out} holds a study already; name another folder, or leave --no-resume out")
@@ -264,6 +267,7 @@ def _show(study: Study, report: Mapping[str, Any], out: Path) -> None:
 def _show_found(report: Mapping[str, Any]) -> None:
     """What some studies find beside metrics: checks of the theory, times, what is left under noise."""
     from attnknn.study.efficiency import HEAD, table
+    from attnknn.study.page import retained
 
     for told in (told for each in report["settings"].values() for told in each if told is not None):
         for check in told.get("checks", ()):
@@ -272,8 +276,8 @@ def _show_found(report: Mapping[str, Any]) -> None:
             screen.line(told["overhead"])
     if "places" in report:
         screen.table([*HEAD], table(report["places"]))
-    for name, kept in report["retention"].items():
-        screen.line(f"{name} keeps {kept['mean']:.1%} of its accuracy")
+    for sentence in retained(report):
+        screen.line(sentence)
 
 
 def _cell(found: Mapping[str, Any] | None, metric: str) -> str:

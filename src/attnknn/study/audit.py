@@ -29,16 +29,19 @@ def changed(model: Any, job: Job) -> Any:
 
 
 def audit(model: Any, job: Job) -> dict[str, Any]:
-    """How well wrong labels are found, where some are known to be wrong: see ``believed_labels``."""
+    """How well wrong labels are found, where some are known to be wrong: by the training, else by votes."""
     noise, rows = job.point.noise if job.point.bank_only else job.recipe.noise, job.parts.train
     if not noise.rate:
         return {}
-    most = len(rows) if model.suspects_ else _AUDITED  # labels that were revised are known without asking
+    images = job.recipe.ours.images
+    revised = images is not None and bool(images.get("relabel")) and not job.point.bank_only
+    most = len(rows) if revised else _AUDITED  # labels that were revised are known without asking
     asked = np.random.default_rng([job.seed, 4]).permutation(len(rows))[:most]
     codes = {label: code for code, label in enumerate(job.task.classes.tolist())}
     given = wrong_labels(job.task, rows, noise, job.seed)[asked]
     truth = job.task.codes[rows][asked]
-    now = np.array([codes[label] for label in believed_labels(model, asked, job.task.classes[given]).tolist()])
+    believed = revised_labels(model, asked, job.task.classes[given]) if revised else voted_labels(model, asked)
+    now = np.array([codes[label] for label in believed.tolist()])
     suspected, wrong = now != given, given != truth
     return {
         "audit": {
@@ -51,17 +54,14 @@ def audit(model: Any, job: Job) -> dict[str, Any]:
     }
 
 
-def believed_labels(model: Any, rows: NDArray[np.int64], given: NDArray[Any]) -> NDArray[Any]:
-    """The labels that a model holds for right: those its training revised, else what the others vote for.
+def revised_labels(model: Any, rows: NDArray[np.int64], given: NDArray[Any]) -> NDArray[Any]:
+    """Labels of some examples, whose ids are their places, as the training revised them."""
+    revised = {each.id: each.label for each in model.suspects_}
+    return np.array([revised.get(row, label) for row, label in zip(rows.tolist(), given, strict=True)])
 
-    Args:
-        model: Fitted on examples whose ids are their places.
-        rows: Ids of the examples that are asked.
-        given: Their labels in the bank.
-    """
-    if model.suspects_:
-        revised = {each.id: each.label for each in model.suspects_}
-        return np.array([revised.get(row, label) for row, label in zip(rows.tolist(), given, strict=True)])
+
+def voted_labels(model: Any, rows: NDArray[np.int64]) -> NDArray[Any]:
+    """What all others vote for, of some examples whose ids are their places."""
     voter = model.voter_
     member, found = voter.members[0], []
     step = max(1, CELLS // max(1, min(member.k, len(member.bank))))

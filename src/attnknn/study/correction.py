@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnknn.study.job import Fitted, Floats, Job, Method, Predictions
+from attnknn.study.job import FITTED, Fitted, Floats, Job, Method, Predictions
+from attnknn.study.points import cell_name
 from attnknn.study.splits import Rows, kept_rows, parts
 
 
@@ -14,11 +15,13 @@ from attnknn.study.splits import Rows, kept_rows, parts
 class Corrected:
     """A method whose probabilities are told that classes are as frequent as they were before the long tail."""
 
+    name: str
     method: Method
 
     def __call__(self, job: Job) -> Fitted:
-        """Fit the method; what is shared with it is fitted once."""
-        fitted, train = self.method(job), job.parts.train
+        """Fit the method, unless its own cell has just been filled."""
+        known = job.shared.get(f"{FITTED}{cell_name(self.name, job.point)}")
+        fitted, train = self.method(job) if known is None else known, job.parts.train
         kept = train[kept_rows(job.task, train, job.point.tail, job.seed)] if job.point.bank_only else train
         learned, usual = (
             np.bincount(job.task.codes[rows], minlength=len(job.task.classes)) + 1.0  # no class is impossible

@@ -16,7 +16,7 @@ from attnknn.study import record
 from attnknn.study.cells import Cells
 from attnknn.study.differences import DRAWN, under_draws
 from attnknn.study.efficiency import PLACES, quick_places, run_places
-from attnknn.study.job import Fitted, Floats, Job, Stopwatch
+from attnknn.study.job import FITTED, Fitted, Floats, Job, Stopwatch
 from attnknn.study.methods import METHODS, has_meaning
 from attnknn.study.points import PLAIN_POINT, Point, cell_name
 from attnknn.study.recipe import Recipe
@@ -100,7 +100,7 @@ def run_study(
     models = {(method, seed): out / "models" / f"{method}-{seed}" for method in keep for seed in seeds}
     failed = _fill(cells, task, every, machine, models, say)
     say("writing the report")
-    told = report_of(cells, [asked.cell for asked in every], points, failed)
+    told = report_of(cells, [asked.cell for asked in every], failed)
     if recipe.study == "efficiency":
         places = PLACES if recipe.most_rows is None else quick_places()
         told["places"] = run_places(out / "places", places, say)
@@ -180,7 +180,7 @@ def run_cell(cells: Cells, job: Job, method: str, machine: Machine, keep: Path |
     """
     name = cell_name(method, job.point)
     try:
-        fitted = METHODS[method](job)
+        fitted = job.shared[f"{FITTED}{name}"] = METHODS[method](job)
         if keep is not None:
             if fitted.save is None:
                 return "its model cannot be saved"
@@ -228,10 +228,11 @@ def _focused(probabilities: Floats, labels: Rows, focus: int | None) -> dict[str
 
 
 def _scored(job: Job, fitted: Fitted) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The cell's content and arrays. The test rows are asked for here, and nowhere else."""
+    """The cell's content and arrays. Test rows are predicted here; no method learns from them."""
     at: Parts = job.parts
     said, truth = fitted.predict(at.test), job.task.codes[at.test]
     content = {
+        "point": {"name": job.point.name, "at": job.point.at, "line": job.point.line},
         "settings": fitted.settings,
         "rows": {"train": len(at.train), "test": len(at.test)},
         "seconds": {"fit": fitted.seconds, "predict": said.seconds},

@@ -17,6 +17,9 @@ from attnknn.study.splits import Parts, Rows, Task
 
 Floats = NDArray[np.float64]
 
+FITTED = "fitted "
+"""Begins the key under which ``Job.shared`` has what a cell was made with."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:

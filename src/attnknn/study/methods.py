@@ -67,4 +67,4 @@ METHODS: dict[str, Method] = {
     "taught-100": Taught(100),
     **{f"attention-all-{part}": Ours("attention", attention=_without(part)) for part in PARTS},
 }
-METHODS |= {f"{name}{CORRECTED}": Corrected(METHODS[name]) for name in ("hgb", "cnn", *PLAIN)}
+METHODS |= {f"{name}{CORRECTED}": Corrected(name, METHODS[name]) for name in ("hgb", "cnn", *PLAIN)}

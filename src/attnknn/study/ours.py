@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from attnknn.attend import AttentionOptions, LearnedWeighting
 from attnknn.calibrate import Identity
 from attnknn.estimator import AttnKNNClassifier
-from attnknn.predict import Poll, PredictionOptions, answer, base_of
+from attnknn.predict import CELLS, Poll, PredictionOptions, answer, base_of
 from attnknn.predict.several import nearest
 from attnknn.study.audit import audit, changed
 from attnknn.study.job import Fitted, Job, Predictions, Stopwatch
@@ -63,15 +63,16 @@ class Ours:
             model, earlier = shared_model(job)
             watch = Stopwatch()
             asked = _robust(job, self.attention)
+            own = model.attention if asked is None and self.weights == TRAINED else asked
             if self.weights != TRAINED or asked is not None or job.point.k is not None:
-                model, earlier = _reweighed(job, self.weights, asked)
+                model, earlier = _reweighed(job, self.weights, own)
                 watch = Stopwatch()
             if self.manner is not None:
-                model = reweighed(model, self.weights, asked, prediction_of(self.manner, job.recipe), job.point.k)
+                model = reweighed(model, self.weights, own, prediction_of(self.manner, job.recipe), job.point.k)
+        seconds = earlier + watch.seconds
         if job.point.bank_only:
             model = changed(model, job)
         settings = {**chosen(model), **audit(model, job)}
-        seconds = earlier + watch.seconds
         alone = self.trained_alone or self.manner is not None
         predict = partial(predicted, model, job, alone=alone)
         return Fitted(settings, seconds, predict, partial(_save, model))
@@ -230,10 +231,13 @@ def _from_one_search(model: Any, job: Job, features: NDArray[Any]) -> Iterator[P
     if _FOUND not in job.shared:
         vectors = member.vectors(features)
         job.shared[_FOUND] = vectors, member.bank.search(vectors, widest)
-    vectors, near = job.shared[_FOUND]
+    vectors, found = job.shared[_FOUND]
     weight = voter.class_weight if (voter.class_weight != 1).any() else None
-    said = answer(nearest(near, member.k), member.bank, vectors, member.weigher, voter.classes, weight)
-    yield Poll([said], None)
+    step = max(1, CELLS // max(1, member.k))
+    for at in range(0, len(vectors), step):
+        part = slice(at, at + step)
+        near = nearest(found.take(part), member.k)
+        yield Poll([answer(near, member.bank, vectors[part], member.weigher, voter.classes, weight)], None)
 
 
 def predicted(model: Any, job: Job, rows: Rows, *, alone: bool) -> Predictions:

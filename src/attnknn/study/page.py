@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -12,7 +11,7 @@ from attnknn.study.figures import Figure
 from attnknn.study.plots import SHOWN
 from attnknn.study.published import claims, published
 from attnknn.study.svg import STYLE, svg
-from attnknn.study.tables import METRICS
+from attnknn.study.tables import METRICS, finite
 from attnknn.study.verdicts import of_leads, short, verdict
 
 _PAGE = """
@@ -80,12 +79,16 @@ def _found(report: Mapping[str, Any]) -> list[str]:
     checks = [
         f"{one['verdict']}: {one['claim']} {one['found']}" for each in told for one in each.get("checks", ())
     ]
-    kept = [
+    return [*checks, *(each["overhead"] for each in told if "overhead" in each), *retained(report)]
+
+
+def retained(report: Mapping[str, Any]) -> list[str]:
+    """A sentence for each method and place with changed labels or rows: what is left of its accuracy."""
+    return [
         f"{name} keeps {found['mean']:.1%} of its accuracy"
         for name, found in report["retention"].items()
-        if _finite(found["mean"])
+        if finite(found["mean"])
     ]
-    return [*checks, *(each["overhead"] for each in told if "overhead" in each), *kept]
 
 
 def _claims(report: Mapping[str, Any]) -> str:
@@ -111,19 +114,21 @@ def _compared(report: Mapping[str, Any], metrics: Sequence[str], *others: str) -
     gaps = report["differences"].get("attention", {})
     there = [name for name in others if name in gaps]
     found = [
-        verdict("attention", other, SHOWN[metric], gaps[other][metric]) for other in there for metric in metrics
+        verdict("attention", other, SHOWN[metric], gaps[other][metric])
+        for other in there
+        for metric in metrics
+        if metric in gaps[other]
     ]
     if there and "ece" in metrics:
         before, now = (report["methods"][name]["ece"]["mean"] for name in (there[0], "attention"))
-        found += [f"ECE changes by {(now - before) / before:+.0%}"] if _finite(before) and before > 0 else []
+        found += [f"ECE changes by {(now - before) / before:+.0%}"] if finite(before) and before > 0 else []
     return "; ".join(found)
 
 
 def _robustness(report: Mapping[str, Any]) -> str:
-    kept = {
-        name: each for name, each in report["retention"].items() if name.startswith(("attention@", "uniform@"))
-    }
-    return "; ".join(f"{name}: {each['mean']:.1%} of its accuracy is left" for name, each in kept.items())
+    if report["study"] != "noise":
+        return ""
+    return "; ".join(each for each in retained(report) if each.startswith(("attention@", "uniform@")))
 
 
 def _overhead(report: Mapping[str, Any]) -> str:
@@ -140,9 +145,9 @@ def _methods(methods: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _number(found: Mapping[str, Any] | None) -> str:
-    if found is None or not _finite(found["mean"]):
+    if found is None or not finite(found["mean"]):
         return "–"
-    known = _finite(found["low"])
+    known = finite(found["low"])
     return short(found["mean"]) + (
         f"<small>{short(found['low'])} to {short(found['high'])}</small>" if known else ""
     )
@@ -187,7 +192,3 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: int | Non
         for row in rows
     )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

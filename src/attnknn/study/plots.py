@@ -13,6 +13,7 @@ from attnknn.study.cells import Cells
 from attnknn.study.figures import MOST_SERIES, Bars, Figure, Lines, Matrix, Reliability, Series
 from attnknn.study.points import method_of
 from attnknn.study.published import published
+from attnknn.study.recipe import CORRECTED
 
 SHOWN: Final = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"}
 """Metrics that are drawn, and how they are written."""
@@ -72,11 +73,12 @@ def _lines(report: Mapping[str, Any], metric: str, title: str) -> dict[str, Figu
     found: dict[str, Figure] = {}
     for line in dict.fromkeys(each["line"] for each in points.values() if each["line"]):
         here = {name: each["at"] for name, each in points.items() if each["line"] in ("", line)}
-        series = _series(report, metric, here)
-        if series:
-            words = f"{title} on {report['config']['data']}, {line.replace('-', ' ')}"
-            log = report["study"] != "noise"
-            found[f"{metric}-{line}"] = Lines(words, AXES[report["study"]], title, series, log_x=log)
+        every, log = _series(report, metric, here), report["study"] != "noise"
+        for end in ("", "-corrected"):
+            series = tuple(each for each in every if each.name.endswith(CORRECTED) == bool(end))[:MOST_SERIES]
+            words = f"{title} on {report['config']['data']}, {line.replace('-', ' ')}{end.replace('-', ', ')}"
+            if series:
+                found[f"{metric}-{line}{end}"] = Lines(words, AXES[report["study"]], title, series, log_x=log)
     return found
 
 
@@ -92,7 +94,7 @@ def _series(report: Mapping[str, Any], metric: str, here: Mapping[str, float]) -
                 tuple(_known(each[end]) for each in known.values()) for end in ("mean", "low", "high")
             )
             found.append(Series(method, tuple(known), values, *_interval(low, high, _MOST.get(metric, math.inf))))
-    return tuple(found[:MOST_SERIES])
+    return tuple(found)
 
 
 def _diagrams(report: Mapping[str, Any], cells: Cells, leads: Sequence[str]) -> dict[str, Figure]:

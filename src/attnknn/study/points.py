@@ -74,7 +74,7 @@ def noise_points(rates: Sequence[float] = RATES) -> tuple[Point, ...]:
     """Clean labels, then both kinds of wrong ones at each rate: in all that is learned from, and in the bank."""
     kinds: tuple[Literal["symmetric", "asymmetric"], ...] = ("symmetric", "asymmetric")
     found = [
-        Point(f"{kind}-{rate:g}", rate, kind, noise=Noise(rate, kind))
+        Point(f"{kind}-{float(rate)!r}", rate, kind, noise=Noise(rate, kind))
         for kind in kinds
         for rate in sorted(set(rates))
         if rate > 0
@@ -84,7 +84,9 @@ def noise_points(rates: Sequence[float] = RATES) -> tuple[Point, ...]:
 
 def tail_points(ratios: Sequence[float] = RATIOS) -> tuple[Point, ...]:
     """Classes as they are, then long tails: in all that is learned from, and in the bank."""
-    found = [Point(f"tail-{ratio:g}", ratio, "tail", tail=ratio) for ratio in sorted(set(ratios), reverse=True)]
+    found = [
+        Point(f"tail-{float(ratio)!r}", ratio, "tail", tail=ratio) for ratio in sorted(set(ratios), reverse=True)
+    ]
     found = [point for point in found if point.tail < 1]
     return (replace(PLAIN_POINT, at=1.0), *found, *map(_in_the_bank, found))
 

@@ -12,7 +12,7 @@ from attnknn.metrics import seed_interval
 from attnknn.study.cells import Cells
 from attnknn.study.differences import BUILDERS, DRAWN, difference, image_pairs, pairs
 from attnknn.study.methods import METHODS
-from attnknn.study.points import Point, method_of
+from attnknn.study.points import method_of
 from attnknn.study.recipe import ABLATED, CORRECTED, OURS, TAUGHT
 from attnknn.study.verdicts import verdicts
 
@@ -22,20 +22,18 @@ COMPARED = (*OURS, *(f"{name}{CORRECTED}" for name in OURS), *ABLATED, *TAUGHT)
 Found = dict[tuple[str, int], dict[str, Any]]
 
 
-def report_of(
-    cells: Cells, wanted: Sequence[tuple[str, int]], points: Sequence[Point], failed: Mapping[str, str]
-) -> dict[str, Any]:
+def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], failed: Mapping[str, str]) -> dict[str, Any]:
     """The results of all cells in a folder, those of earlier runs included.
 
     Args:
         cells: The folder.
         wanted: Name and seed of the cells of this run; what only earlier runs had is reported as well.
-        points: Those of this run.
         failed: Cells that raised, and what they raised.
     """
     found = cells.all()
     done = {key: cell for key, cell in found.items() if "metrics" in cell}
-    names = sorted({name for name, _ in done}, key=_place)
+    points = {each["name"]: each for cell in done.values() if (each := cell.get("point")) is not None}
+    names = sorted({name for name, _ in done}, key=lambda name: _place(name, points))
     all_seeds = sorted({*(seed for _, seed in wanted), *(seed for _, seed in done)})
     gaps = _differences(cells, done, names)
     return {
@@ -48,7 +46,7 @@ def report_of(
         "uncalibrated": {name: _summary(done, name, all_seeds, "uncalibrated") for name in names},
         "settings": {name: _each(done, name, all_seeds, lambda cell: cell["settings"]) for name in names},
         "recalls": {name: _each(done, name, all_seeds, lambda cell: cell.get("recalls")) for name in names},
-        "points": {point.name: {"at": point.at, "line": point.line} for point in points},
+        "points": {name: {"at": points[name]["at"], "line": points[name]["line"]} for name in sorted(points)},
         "retention": _retention(done, names, all_seeds),
         "differences": gaps,
         "verdicts": verdicts(gaps),
@@ -60,9 +58,10 @@ def report_of(
     }
 
 
-def _place(name: str) -> tuple[str, int]:
-    """Where a cell's name stands: points in the order of their names, methods in that of ``METHODS``."""
-    return name.partition("@")[2], list(METHODS).index(method_of(name))
+def _place(name: str, points: Mapping[str, Mapping[str, Any]]) -> tuple[str, float, int]:
+    """Where a cell's name stands: by line, along the line, then as in ``METHODS``."""
+    point = points.get(name.partition("@")[2], {"line": "", "at": 0.0})
+    return point["line"], point["at"], list(METHODS).index(method_of(name))
 
 
 def _retention(done: Found, names: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:

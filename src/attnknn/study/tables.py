@@ -66,16 +66,17 @@ def as_latex(methods: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _in_latex(found: Mapping[str, Any] | None) -> str:
-    if found is None or not _finite(found["mean"]):
+    if found is None or not finite(found["mean"]):
         return "--"
-    if not _finite(found["low"]):
+    if not finite(found["low"]):
         return f"${found['mean']:.4f}$"
     return f"${found['mean']:.4f} \\pm {(found['high'] - found['low']) / 2:.4f}$"
 
 
 def _digits(value: float | None) -> str:
-    return repr(float(value)) if _finite(value) else ""  # type: ignore[arg-type]
+    return repr(float(value)) if finite(value) else ""  # type: ignore[arg-type]
 
 
-def _finite(value: float | None) -> bool:
+def finite(value: float | None) -> bool:
+    """Whether there is such a number."""
     return value is not None and math.isfinite(value)

@@ -275,7 +275,8 @@ class _Training:
             setattr(self, name, state[name])
 
     def end(self) -> History:
-        self.replayed = None  # with all the memory of its own
+        self.replayed = None  # with all the memory of its own, where the gradients lie too
+        self.optimizer.zero_grad(set_to_none=True)
         chosen = self.best
         if chosen is None and self.average is not None:
             chosen = self.average.held

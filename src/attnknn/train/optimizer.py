@@ -94,10 +94,11 @@ def state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 def restore_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Go on from a state of :func:`state_of`."""
-    rates = [group["lr"] for group in optimizer.param_groups]
+    names = ("lr", "capturable")  # of the run, not of the state: the rate is set before each step
+    own = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
     optimizer.load_state_dict(dict(state))
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate  # set before each step; where it is a tensor it stays one
+    for group, kept in zip(optimizer.param_groups, own, strict=True):
+        group.update(kept)
 
 
 def _fits(prefix: str, name: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Final, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from attnknn.errors import InvalidInput
 
 _REHEARSALS: Final = 4  # steps before the recording: by then all that is made once, kernels and buffers, is made
 
@@ -29,7 +30,7 @@ class RecordedStep:
     """Takes steps: the first as they come, then all by replaying one.
 
     A step is told its batch and returns what is to be known of it, in a tensor of one shape. What it reads and
-    writes must stay in place. A step that cannot be recorded is taken as it comes, with a warning.
+    writes must stay in place.
 
     Args:
         step: Takes one.
@@ -71,11 +72,8 @@ class RecordedStep:
         try:
             with torch.cuda.graph(graph, stream=self._stream):
                 told = self._step(place)
-        except RuntimeError as failed:
-            warnings.warn(
-                f"steps are taken one kernel at a time, which is slower: a step cannot be recorded ({failed})",
-                UserWarning,
-                stacklevel=4,
-            )
-            return
+        except RuntimeError as failed:  # generators stay as they were while it was recorded: nothing can go on
+            raise InvalidInput(
+                f"a step of this training cannot be recorded: {failed}; a smaller batch_size may help"
+            ) from failed
         self._recording = graph, place, told
