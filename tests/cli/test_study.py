@@ -50,6 +50,20 @@ def test_a_study_along_an_axis_is_quick_where_asked_and_never_goes_on_unasked(at
     assert "holds a study already" in attnknn(*asked, *few, "--quick", "--no-resume", code=2).stderr
 
 
+def test_a_report_is_never_saved_over_something_else(attnknn, tables, tmp_path):
+    out = tmp_path / "run"
+    asked = ("study", "main", "--data", tables["train"], "--target", "income", "--out", out, *QUICK, "--save")
+    before = tables["train"].read_bytes()
+    assert "is there and is no report" in attnknn.refused(*asked, tables["train"])
+    assert tables["train"].read_bytes() == before
+    assert "has a report of its own" in attnknn.refused(*asked, out / "recipe.json")
+    assert not out.exists()
+    saved = tmp_path / "saved.json"
+    for _ in range(2):
+        attnknn(*asked, saved)
+    assert json.loads(saved.read_text())["study"] == "main"
+
+
 @pytest.mark.parametrize("width", ["60", "80"])
 def test_the_table_fits_the_terminal(attnknn, tables, tmp_path, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)

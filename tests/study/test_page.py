@@ -109,6 +109,25 @@ def test_claims_are_answered_from_the_numbers(ran):
     assert "attention adds 0.1 ms" in page
 
 
+def test_a_check_that_fails_in_any_seed_is_seen_and_so_are_searches_and_stages(ran):
+    _, report, _ = ran
+    checks = [
+        [{"name": "tail", "verdict": word, "claim": "A.", "found": f"B {word}."}] for word in ("pass", "fail")
+    ]
+    stages = [{"batch": 1000, "ms_per_query": {"search": 0.25, "weighing": 0.125}}]
+    told = {
+        **report,
+        "settings": {"theory": [None, *({"checks": each} for each in checks)], "stages": [{"stages": stages}]},
+        "places": {"exact-9x9-cpu": {"not_run": "no <device>"}},
+    }
+    page = page_of(told, {}, ())
+    assert "tail: fail in 1, pass in 1. A. B fail." in page
+    assert "0.2500" in page
+    assert "0.1250" in page
+    assert "exact-9x9-cpu" in page.partition("Searches")[2]
+    assert "<device>" not in page
+
+
 def test_published_numbers_stand_beside_ours(ran):
     _, report, _ = ran
     told = {**report, "config": {**report["config"], "data": "iris"}}

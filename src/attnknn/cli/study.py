@@ -89,8 +89,8 @@ def command(study: Study) -> Callable[..., None]:
         arguments.check_outside(out, data)
         if not resume and (out / "recipe.json").exists():
             raise InvalidInput(f"{out} holds a study already; name another folder, or leave --no-resume out")
-        if save is not None and save.is_dir():
-            raise InvalidInput(f"{save} is a folder; --save names a file")
+        if save is not None:
+            _check_save(save, out, data)
         images: dict[str, Any] = {"epochs": epochs, "compile": compiled or None, "image_size": image_size}
         found = _run(
             study, data, target, data_dir, {name: value for name, value in images.items() if value is not None},
@@ -122,6 +122,21 @@ def command(study: Study) -> Callable[..., None]:
             for each in ("cifar10", "photos/")[: 2 * bool(study.on_images)]
         ),
     )(run)
+
+
+def _check_save(save: Path, out: Path, data: str) -> None:
+    """Refuse to write a report over anything but a report."""
+    if save.is_dir():
+        raise InvalidInput(f"{save} is a folder; --save names a file")
+    if out.resolve() in save.resolve().parents:
+        raise InvalidInput(f"{save} lies in {out}, which has a report of its own; --save names a file elsewhere")
+    if Path(data).is_dir() and Path(data).resolve() in save.resolve().parents:
+        raise InvalidInput(f"{save} lies among the images of {data}; --save names a file elsewhere")
+    if save.exists():
+        from attnknn.study.record import is_report
+
+        if not is_report(save):
+            raise InvalidInput(f"{save} is there and is no report; --save would write over it")
 
 
 def _points(study: Study, along: str | None, *, quick: bool) -> tuple[Point, ...]:
@@ -260,24 +275,21 @@ def _show(study: Study, report: Mapping[str, Any], out: Path) -> None:
     for sentence in sentences if len(report["points"]) == 1 else found:  # along an axis there are too many to read
         screen.line(sentence)
     if len(report["points"]) > 1 and len(found) < len(sentences):
-        screen.line(f"no difference is found in {len(sentences) - len(found)} other comparisons")
+        unknown = sum(" cannot be compared " in each for each in sentences)
+        none = len(sentences) - len(found) - unknown
+        screen.line(f"{none} other comparisons find no difference, {unknown} cannot be made: see the page")
     screen.line(f"all numbers and verdicts are in {out / 'report.json'}, and {out / 'index.html'} shows them")
 
 
 def _show_found(report: Mapping[str, Any]) -> None:
     """What some studies find beside metrics: checks of the theory, times, what is left under noise."""
     from attnknn.study.efficiency import HEAD, table
-    from attnknn.study.page import retained
+    from attnknn.study.page import checked, overheads, retained
 
-    for told in (told for each in report["settings"].values() for told in each if told is not None):
-        for check in told.get("checks", ()):
-            screen.line(f"{check['verdict']}: {check['name']}: {check['found']}")
-        if "overhead" in told:
-            screen.line(told["overhead"])
+    for sentence in (*checked(report), *overheads(report), *retained(report)):
+        screen.line(sentence)
     if "places" in report:
         screen.table([*HEAD], table(report["places"]))
-    for sentence in retained(report):
-        screen.line(sentence)
 
 
 def _cell(found: Mapping[str, Any] | None, metric: str) -> str:

@@ -298,17 +298,32 @@ def heard(
     *,
     join: bool,
     seed: int,
+    given: NDArray[np.int64] | None = None,
 ) -> Hearing:
     """Held-out rows judge a bank like the one that is served: where they join it, each leaves itself out.
 
     Vectors of rows that taught the network lie closer to their class than those of any new row. Those of held-out
     rows do not, so a bank that they joined gives other evidence, for which k, weights and calibration are fitted.
+
+    Args:
+        lesson: All rows.
+        vectors: Of all rows.
+        parts: Training rows, held-out rows.
+        join: Whether the held-out rows join the bank.
+        seed: Of the order in which they judge.
+        given: Labels of all rows before the training revised them.
     """
     learn, held = parts
     # Where there are many, the first of them judge: in the order of the rows they could be all alike.
     shuffled = np.random.default_rng(seed).permutation(held)
     rows = lesson.rows.take(shuffled)
-    judges = Judges(vectors[shuffled], rows.labels, rows.weights, features=rows.features)
+    judges = Judges(
+        vectors[shuffled],
+        rows.labels,
+        rows.weights,
+        features=rows.features if lesson.kind == "image" else None,
+        given=None if given is None else given[shuffled],
+    )
     if join:
         return Hearing(filled(lesson, vectors), replace(judges, rows=shuffled), taught=learn)
     return Hearing(filled(lesson.take(learn), vectors[learn]), judges)

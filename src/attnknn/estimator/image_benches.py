@@ -72,8 +72,8 @@ def image_members(lesson: Lesson, school: School, options: ImageOptions) -> Imag
         if done.beliefs is not None:
             lesson, chances = _revised(lesson, done.beliefs, learn, held)
         options = replace(options, relabel=0)
-        bench = _bench(lesson, school, options, (learn, held), done, member)
-        benches.append(bench if chances is None else _judged_by(bench, given, school.seed, held))
+        before = None if chances is None else given
+        benches.append(_bench(lesson, school, options, (learn, held), done, member, before))
     return ImageMembers(lesson, benches, chances)
 
 
@@ -92,13 +92,6 @@ def _frozen(lesson: Lesson, school: School, options: ImageOptions) -> Bench:
     done = _trained(lesson, school, options, (everyone, everyone[:0]), 0)
     bank = filled(lesson, embed(done.network, lesson.rows.features), features=True)
     return Bench(done.network, bank, (), (done.history,), school.seed)
-
-
-def _judged_by(bench: Bench, given: NDArray[np.int64], seed: int, held: NDArray[np.int64]) -> Bench:
-    """The same bench whose judges remember the labels that they were given."""
-    (hearing,) = bench.hearings
-    shuffled = np.random.default_rng(seed).permutation(held)
-    return replace(bench, hearings=(replace(hearing, judges=replace(hearing.judges, given=given[shuffled])),))
 
 
 def _trained(
@@ -142,9 +135,10 @@ def _bench(
     parts: tuple[NDArray[np.int64], NDArray[np.int64]],
     done: TrainedImages,
     member: int,
+    given: NDArray[np.int64] | None,
 ) -> Bench:
     vectors = embed(done.network, lesson.rows.features)
-    hearing = heard(lesson, vectors, parts, join=options.join_validation, seed=school.seed)
+    hearing = heard(lesson, vectors, parts, join=options.join_validation, seed=school.seed, given=given)
     kept = np.arange(len(vectors)) if options.join_validation else parts[0]
     served = lesson if options.join_validation else lesson.take(kept)
     bank = filled(served, vectors[kept], features=member == 0)

@@ -18,6 +18,7 @@ from attnknn.study.differences import DRAWN, under_draws
 from attnknn.study.efficiency import PLACES, quick_places, run_places
 from attnknn.study.job import FITTED, Fitted, Floats, Job, Stopwatch
 from attnknn.study.methods import METHODS, has_meaning
+from attnknn.study.ours import Ours
 from attnknn.study.points import PLAIN_POINT, Point, cell_name
 from attnknn.study.recipe import Recipe
 from attnknn.study.report import report_of
@@ -86,6 +87,9 @@ def run_study(
     unknown = [name for name in methods if name not in METHODS]
     if unknown:
         raise InvalidInput(f"no method is called {unknown[0]!r}; try one of: {', '.join(METHODS)}")
+    unsaved = [name for name in keep if not isinstance(METHODS[name], Ours)]
+    if unsaved:
+        raise InvalidInput(f"a model of {unsaved[0]} cannot be saved; keep one of ours, such as attention")
     machine = Machine(search_device(device), commit or record.commit())
     for seed in seeds:
         parts(task, recipe, seed)  # what no cell could mend is told before any is run
@@ -181,9 +185,7 @@ def run_cell(cells: Cells, job: Job, method: str, machine: Machine, keep: Path |
     name = cell_name(method, job.point)
     try:
         fitted = job.shared[f"{FITTED}{name}"] = METHODS[method](job)
-        if keep is not None:
-            if fitted.save is None:
-                return "its model cannot be saved"
+        if keep is not None and fitted.save is not None:
             fitted.save(keep)
         content, arrays = _scored(job, fitted)
     except MissingExtra as problem:

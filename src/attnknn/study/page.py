@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from attnknn.study.efficiency import HEAD, table
 from attnknn.study.figures import Figure
 from attnknn.study.plots import SHOWN
 from attnknn.study.published import claims, published
@@ -35,6 +36,9 @@ dd { margin: .2rem 0 0 1rem }
 """
 
 
+_WORST = ("fail", "not run", "reported", "pass")
+
+
 def page_of(report: Mapping[str, Any], figures: Mapping[str, Figure], leads: Sequence[str]) -> str:
     """The whole page.
 
@@ -53,6 +57,8 @@ def page_of(report: Mapping[str, Any], figures: Mapping[str, Figure], leads: Seq
         *_section("Verdicts", _verdicts(report, leads)),
         *_section("The four claims", _claims(report)),
         *_section("Numbers", _methods(report["methods"])),
+        *_section("Time of each stage", _stages(report)),
+        *_section("Searches", _searches(report)),
         *_section("Figures", _figures(figures)),
         *_section("Before calibration", _methods(report["uncalibrated"])),
         *_section("What others reported", _published(report)),
@@ -74,12 +80,24 @@ def _verdicts(report: Mapping[str, Any], leads: Sequence[str]) -> str:
 
 
 def _found(report: Mapping[str, Any]) -> list[str]:
-    """What a study found beside differences: checks and times of the first seed, and what is retained."""
-    told = [each for some in report["settings"].values() for each in some[:1] if each]
-    checks = [
-        f"{one['verdict']}: {one['claim']} {one['found']}" for each in told for one in each.get("checks", ())
-    ]
-    return [*checks, *(each["overhead"] for each in told if "overhead" in each), *retained(report)]
+    """What a study found beside differences: checks, what attention adds, and what is retained."""
+    return [*checked(report), *overheads(report), *retained(report)]
+
+
+def checked(report: Mapping[str, Any]) -> list[str]:
+    """A sentence for each check of the theory: its verdicts over the seeds, and what the worst of them found."""
+    each: dict[str, list[Mapping[str, Any]]] = {}
+    for told in (told for some in report["settings"].values() for told in some if told):
+        for check in told.get("checks", ()):
+            each.setdefault(check["name"], []).append(check)
+    sentences = []
+    for name, some in each.items():
+        verdicts = [check["verdict"] for check in some]
+        worst = next((check for word in _WORST for check in some if check["verdict"] == word), some[0])
+        counts = ", ".join(f"{word} in {verdicts.count(word)}" for word in _WORST if word in verdicts)
+        words = counts if len(some) > 1 else verdicts[0]
+        sentences.append(f"{name}: {words}. {worst['claim']} {worst['found']}")
+    return sentences
 
 
 def retained(report: Mapping[str, Any]) -> list[str]:
@@ -97,7 +115,7 @@ def _claims(report: Mapping[str, Any]) -> str:
         "calibration": _compared(report, ("ece", "nll"), "uniform") or "not run: attnknn study main",
         "accuracy": _compared(report, ("accuracy",), "uniform", "cnn", "hgb") or "not run: attnknn study main",
         "robustness": _robustness(report) or "not run: attnknn study noise",
-        "overhead": _overhead(report) or "not run: attnknn study efficiency",
+        "overhead": "; ".join(overheads(report)) or "not run: attnknn study efficiency",
     }
     return (
         "<dl>"
@@ -131,9 +149,28 @@ def _robustness(report: Mapping[str, Any]) -> str:
     return "; ".join(each for each in retained(report) if each.startswith(("attention@", "uniform@")))
 
 
-def _overhead(report: Mapping[str, Any]) -> str:
+def overheads(report: Mapping[str, Any]) -> list[str]:
+    """What weighing adds to a query, by the first seed that was timed."""
     told = [each for some in report["settings"].values() for each in some if each and "overhead" in each]
-    return str(told[0]["overhead"]) if told else ""
+    return [str(each["overhead"]) for each in told[:1]]
+
+
+def _stages(report: Mapping[str, Any]) -> str:
+    """Milliseconds per query of the first seed that was timed."""
+    timed = [told["stages"] for some in report["settings"].values() for told in some if told and "stages" in told]
+    if not timed:
+        return ""
+    names = list(timed[0][0]["ms_per_query"])
+    rows = [
+        [f"batches of {one['batch']:,}", *(f"{one['ms_per_query'][name]:.4f}" for name in names)]
+        for one in timed[0]
+    ]
+    return _table(["milliseconds per query", *names], rows)
+
+
+def _searches(report: Mapping[str, Any]) -> str:
+    rows = [[escape(cell) for cell in row] for row in table(report.get("places", {}))]
+    return _table(HEAD, rows) if rows else ""
 
 
 def _methods(methods: Mapping[str, Mapping[str, Any]]) -> str:

@@ -87,6 +87,15 @@ def write(path: Path, results: Mapping[str, Any], *, given_commit: str | None = 
     write_json(path, recorded(results, given_commit=given_commit))
 
 
+def is_report(path: Path) -> bool:
+    """Whether a file is the record of a run, so that a later run may take its place."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return isinstance(found, dict) and {"command", "environment"} <= set(found)
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Strict JSON in one go: a kill leaves the file as it was. What is not finite becomes null."""
     write_bytes(path, (json.dumps(_strict(content), allow_nan=False, indent=1) + "\n").encode())

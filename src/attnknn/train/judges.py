@@ -21,7 +21,7 @@ class Judges:
     labels: NDArray[np.int64]
     weights: Floats
     rows: NDArray[np.int64] | None = None  # where the bank holds them; None where it does not
-    features: NDArray[Any] | None = None  # the encoded rows, where they are kept: other views may be asked for
+    features: NDArray[Any] | None = None  # the encoded rows, kept of images: other views of them may be asked for
     given: NDArray[np.int64] | None = None  # their labels before the training revised them
 
     def __len__(self) -> int:
