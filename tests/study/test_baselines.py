@@ -143,3 +143,11 @@ def test_a_class_that_noise_wiped_out_still_has_a_column(recipe):
     for name in HERE:
         said = METHODS[name](job).predict(job.parts.test)
         assert said.calibrated.shape == (len(job.parts.test), 3), name
+
+
+def test_trees_learn_beside_a_column_without_a_value(recipe, task):
+    frame = task.X.assign(nothing=np.nan)
+    with_nothing = replace(task, X=frame, columns=as_table(frame))
+    at = parts(task, recipe, 0)
+    one, two = (METHODS["hgb"](Job(recipe, each, at, 0)).predict(at.test) for each in (task, with_nothing))
+    np.testing.assert_allclose(one.calibrated, two.calibrated, atol=1e-6)

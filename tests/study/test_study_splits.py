@@ -122,3 +122,11 @@ def test_sets_of_images_keep_their_official_split():
     folder = recipe_for(images, labels, data="mnist", target="folder", named=False)
     assert (folder.train_rows, folder.test_share) == (None, 0.2)
     assert folder.ours.images["augmentation"] == "photos"
+
+
+def test_numbers_that_are_no_classes_are_refused():
+    frame, labels = mixed()
+    recipe = recipe_for(frame, labels, data="mixed.csv", target="y", named=False)
+    with pytest.raises(InvalidInput, match="'y' must hold classes; it holds numbers such as 1.5"):
+        task_of(frame, np.where(np.arange(len(frame)) % 2, 1.5, 3.0), recipe)
+    assert task_of(frame, np.where(np.arange(len(frame)) % 2, 1.0, 3.0), recipe).classes.tolist() == [1.0, 3.0]

@@ -246,11 +246,11 @@ def _save(path: Path, report: Mapping[str, Any]) -> None:
 def _show(study: Study, report: Mapping[str, Any], out: Path) -> None:
     from attnknn.study.verdicts import of_leads
 
-    config = report["config"]
+    config, seeds = report["config"], len(report["seeds"])
     share = config["test_share"]
     tested = "official test rows" if share is None else f"{share:.0%} of the rows tested"
     screen.line(
-        f"{config['data']}: {len(report['seeds'])} seeds, {tested}; ± is half a 95 % t interval over seeds"
+        f"{config['data']}: {seeds} seed{'s' * (seeds != 1)}, {tested}; ± is half a 95 % t interval over seeds"
     )
     names = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "ece_floor": "floor", "auc": "AUC"}
     names |= {"recall_new": "new class", "accuracy_others": "others"}

@@ -57,8 +57,13 @@ def as_codes(table: Table) -> Encoder:
     """Numbers as they are and categories as codes, NaN where missing or unknown, for trees."""
     codes = [_category_codes(column) for column in table.columns]
 
-    def encode(rows: Table) -> Floats:
+    def coded(rows: Table) -> Floats:
         return np.column_stack([_coded(c, known) for c, known in zip(rows.columns, codes, strict=True)])
+
+    empty = np.isnan(coded(table)).all(axis=0)  # trees cannot bin a column without a value
+
+    def encode(rows: Table) -> Floats:
+        return np.where(empty, 0.0, coded(rows))
 
     return encode
 

@@ -62,7 +62,7 @@ def _bars(report: Mapping[str, Any], metric: str, title: str) -> Bars:
         names,
         values,
         *_interval(low, high, _MOST.get(metric, math.inf)),
-        note=f"95 % intervals over {len(report['seeds'])} seeds",
+        note=f"95 % intervals over {len(report['seeds'])} seeds" if len(report["seeds"]) > 1 else "One seed.",
         published=beside if any(one is not None for one in beside) else None,
     )
 

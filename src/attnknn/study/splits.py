@@ -164,6 +164,8 @@ def task_of(X: pd.DataFrame | NDArray[np.uint8], labels: NDArray[Any], recipe: R
         whole = X.assign(**{f"label of {recipe.data}": labels})
         kept = np.unique(duplicate_groups(whole), return_index=True)[1]
         X, labels = X.iloc[kept], labels[kept]
+    if labels.dtype.kind == "f" and (broken := labels[labels != np.floor(labels)]).size:
+        raise InvalidInput(f"{recipe.target!r} must hold classes; it holds numbers such as {broken[0]:g}")
     classes, codes = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         raise InvalidInput(f"a study needs at least two classes; {recipe.target!r} is always {str(classes[0])!r}")
