@@ -127,6 +127,6 @@ def test_sets_of_images_keep_their_official_split():
 def test_numbers_that_are_no_classes_are_refused():
     frame, labels = mixed()
     recipe = recipe_for(frame, labels, data="mixed.csv", target="y", named=False)
-    with pytest.raises(InvalidInput, match="'y' must hold classes; it holds numbers such as 1.5"):
+    with pytest.raises(InvalidInput, match=r"'y' must hold classes; it holds numbers such as 1\.5"):
         task_of(frame, np.where(np.arange(len(frame)) % 2, 1.5, 3.0), recipe)
     assert task_of(frame, np.where(np.arange(len(frame)) % 2, 1.0, 3.0), recipe).classes.tolist() == [1.0, 3.0]
