@@ -194,3 +194,19 @@ def test_figures_are_drawn_as_files_where_asked(ran):
     paths = write_figures({**report, "methods": {"hgb": report["methods"]["hgb"]}}, cells)
     assert {path.suffix for path in paths} == {".png", ".svg"}
     assert (out / "figures/accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_corrected_line_begins_where_nothing_is_to_be_corrected(ran):
+    _, report, cells = ran
+    found = report["methods"]["hgb"]
+    names = ("hgb", "hgb@tail-0.01", "hgb+prior-correction@tail-0.01")
+    told = {
+        **report,
+        "study": "imbalance",
+        "methods": dict.fromkeys(names, found),
+        "points": {"": {"at": 1.0, "line": ""}, "tail-0.01": {"at": 0.01, "line": "tail"}},
+    }
+    plots = plots_of(told, cells, ())
+    for name, method in (("accuracy-tail", "hgb"), ("accuracy-tail-corrected", "hgb+prior-correction")):
+        (line,) = plots[name].series
+        assert (line.name, line.x) == (method, (0.01, 1.0))

@@ -77,15 +77,8 @@ def command(study: Study) -> Callable[..., None]:
         if quick and methods is None:
             asked = [name for name in asked if name != "lightgbm"]
         points = _points(study, along, quick=quick)
-        if noise and study.name == "noise":
-            raise InvalidInput(
-                "--noise is for other studies; the study noise has rates of its own: --along 0.1,0.2"
-            )
-        if k is not None and study.name == "k-sweep":
-            raise InvalidInput("--k is for other studies; the study k-sweep has several: --along 1,5,10")
         kept = [] if keep is None else _methods(keep, asked, "--keep")
-        if kept and study.name in POINTS:
-            raise InvalidInput(f"--keep is for studies without an axis, not for {study.name}")
+        _check_axis(study, noise=noise, k=k, keep=bool(kept))
         arguments.check_outside(out, data)
         if not resume and (out / "recipe.json").exists():
             raise InvalidInput(f"{out} holds a study already; name another folder, or leave --no-resume out")
@@ -100,16 +93,7 @@ def command(study: Study) -> Callable[..., None]:
              "out": out, "points": points, "device": device, "commit": commit, "keep": kept,
              "figures": figures},
         )  # fmt: skip
-        if save is not None:
-            _save(save, found.report)
-        if as_json:
-            screen.emit(found.report)
-        else:
-            _show(study, found.report, out)
-        for cell, reason in found.failed.items():
-            screen.note(f"cell {cell} failed: {reason}")
-        if found.failed:
-            raise typer.Exit(1)
+        _tell(study, found, out, save, as_json=as_json)
 
     run.__doc__ = _described(study)
     return screen.examples(
@@ -122,6 +106,16 @@ def command(study: Study) -> Callable[..., None]:
             for each in ("cifar10", "photos/")[: 2 * bool(study.on_images)]
         ),
     )(run)
+
+
+def _check_axis(study: Study, *, noise: float, k: int | None, keep: bool) -> None:
+    """Refuse what the axis of a study decides, or leaves no place for."""
+    if noise and study.name == "noise":
+        raise InvalidInput("--noise is for other studies; the study noise has rates of its own: --along 0.1,0.2")
+    if k is not None and study.name == "k-sweep":
+        raise InvalidInput("--k is for other studies; the study k-sweep has several: --along 1,5,10")
+    if keep and study.name in POINTS:
+        raise InvalidInput(f"--keep is for studies without an axis, not for {study.name}")
 
 
 def _check_save(save: Path, out: Path, data: str) -> None:
@@ -237,10 +231,20 @@ def _target(name: str | None) -> str:
     return "folder" if name is None else name
 
 
-def _save(path: Path, report: Mapping[str, Any]) -> None:
+def _tell(study: Study, found: Outcome, out: Path, save: Path | None, *, as_json: bool) -> None:
+    """Save and show what was found; a failed cell is named, and the exit code is 1."""
     from attnknn.study.record import write_json
 
-    write_json(path, report)
+    if save is not None:
+        write_json(save, found.report)
+    if as_json:
+        screen.emit(found.report)
+    else:
+        _show(study, found.report, out)
+    for cell, reason in found.failed.items():
+        screen.note(f"cell {cell} failed: {reason}")
+    if found.failed:
+        raise typer.Exit(1)
 
 
 def _show(study: Study, report: Mapping[str, Any], out: Path) -> None:

@@ -85,7 +85,8 @@ def _lines(report: Mapping[str, Any], metric: str, title: str) -> dict[str, Figu
 def _series(report: Mapping[str, Any], metric: str, here: Mapping[str, float]) -> tuple[Series, ...]:
     found = []
     for method in dict.fromkeys(method_of(name) for name in report["methods"]):
-        cells = {at: f"{method}@{name}" if name else method for name, at in here.items()}
+        # Without a tail there is nothing to correct: the line begins where that of the method itself does.
+        cells = {at: f"{method}@{name}" if name else method.removesuffix(CORRECTED) for name, at in here.items()}
         known = {
             at: report["methods"][name][metric] for at, name in sorted(cells.items()) if name in report["methods"]
         }
