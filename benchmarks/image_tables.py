@@ -50,7 +50,14 @@ def _three(report: Report, name: str) -> str:
 def _report(report: Report) -> list[str]:
     config, methods = report["config"], report["methods"]
     beside = config["data"] == "cifar10" and not config["noise"]["rate"]
-    titles = ["method", "accuracy", "macro F1", "NLL", "ECE (floor)", *["best published: accuracy / NLL / ECE"] * beside]
+    titles = [
+        "method",
+        "accuracy",
+        "macro F1",
+        "NLL",
+        "ECE (floor)",
+        *["best published: accuracy / NLL / ECE"] * beside,
+    ]
     seeds = len(report["seeds"])
     return [
         f"**{config['data']}**, {seeds} seed{'s' * (seeds > 1)}{wrong(config)}:",

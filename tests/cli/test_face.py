@@ -28,6 +28,8 @@ COMMANDS = [
     ["study", "list"],
     ["study", "main"],
     ["study", "ablation"],
+    ["study", "all"],
+    ["study", "diff"],
 ]
 
 

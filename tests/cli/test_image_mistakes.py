@@ -180,12 +180,6 @@ def test_policies_are_those_of_the_package():
     assert [each.value for each in Policy] == list(POLICIES)
 
 
-def test_a_study_of_tables_refuses_images(attnknn, folder, tmp_path):
-    said = attnknn.refused("study", "ablation", "--data", folder, "--out", tmp_path / "runs")
-    assert "the study ablation is of tables" in said
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.parametrize("flag", ["--out", "--checkpoint"])
 def test_nothing_is_written_among_the_pictures_that_are_read(attnknn, folder, tmp_path, flag):
     inside = folder / "zero" / "new"

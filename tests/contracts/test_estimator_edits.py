@@ -18,7 +18,7 @@ from sklearn.datasets import load_iris, load_wine
 from attnknn import AttnKNNClassifier, CorruptModel, InvalidInput, MemoryBank, UnknownId
 
 WEIGHTS = ["uniform", "distance", "softmax", "reliability"]
-CALIBRATIONS = ["auto", "density", "temperature", "isotonic", "prior", None]
+CALIBRATIONS = ["auto", "density", "temperature", "isotonic", "matrix", "prior", None]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wi
 from attnknn import AttnKNNClassifier, Explanations, InvalidInput
 
 WEIGHTS = ["uniform", "distance", "softmax", "reliability"]
-CALIBRATIONS = ["auto", "density", "temperature", "isotonic", "prior", None]
+CALIBRATIONS = ["auto", "density", "temperature", "isotonic", "matrix", "prior", None]
 
 
 def shuffled(load, rows=None, seed=0):

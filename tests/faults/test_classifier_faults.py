@@ -107,7 +107,7 @@ def test_integers_of_numpy_are_integers(k):
     assert model.kneighbors(X, k)[1].shape == (60, 4)
 
 
-@pytest.mark.parametrize("calibration", ["auto", "density", "temperature", "isotonic", "prior", None])
+@pytest.mark.parametrize("calibration", ["auto", "density", "temperature", "isotonic", "matrix", "prior", None])
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("rows", [1, 2, 30])
 def test_one_class_has_probability_exactly_one(rows, weights, calibration):
@@ -117,7 +117,7 @@ def test_one_class_has_probability_exactly_one(rows, weights, calibration):
     assert set(model.predict(X)) == {"only"}
 
 
-@pytest.mark.parametrize("calibration", ["auto", "density", "isotonic", None])
+@pytest.mark.parametrize("calibration", ["auto", "density", "isotonic", "matrix", None])
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_a_class_with_one_sample_stays_in_the_bank_and_can_be_predicted(weights, calibration):
     X, y = blobs(60, classes=2)
@@ -278,7 +278,7 @@ def test_the_model_keeps_its_own_copy_of_the_rows():
     np.testing.assert_array_equal(model.predict_proba(asked), before)
 
 
-@pytest.mark.parametrize("calibration", ["auto", "density", "isotonic", None])
+@pytest.mark.parametrize("calibration", ["auto", "density", "isotonic", "matrix", None])
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_constant_features_fall_back_to_the_class_shares(weights, calibration):
     X, y = np.full((20, 3), 7.0), [0] * 15 + [1] * 5

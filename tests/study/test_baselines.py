@@ -10,16 +10,17 @@ import pandas as pd
 import pytest
 from mixed import mixed
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from attnknn.data import as_table
 from attnknn.errors import MissingExtra
-from attnknn.study import baselines
+from attnknn.study import baselines, learners
 from attnknn.study.baselines import knn_votes
 from attnknn.study.job import Job
-from attnknn.study.learners import HGB, Encoded, as_codes
+from attnknn.study.learners import HGB, Encoded, as_codes, as_vectors
 from attnknn.study.methods import METHODS
-from attnknn.study.recipe import BASELINES
+from attnknn.study.recipe import BASELINES, LogisticGrid
 from attnknn.study.splits import parts, task_of
 
 HERE = [name for name in BASELINES if name != "lightgbm" or importlib.util.find_spec("lightgbm")]
@@ -117,6 +118,33 @@ def test_rounds_are_those_of_least_validation_nll_and_the_search_stops_there(rec
     fitted = baselines._grown(job, Scripted, [{}], recipe.mlp.rounds)
     assert fitted.settings["rounds"] == 3
     assert max(asked) == 5
+
+
+def held_nll(job, C):
+    """What scikit-learn's own logistic regression costs on each held-out row."""
+    each = []
+    for fit, held in job.parts.checks:
+        vectors, labels = Encoded(job.task.table, fit, as_vectors), job.parts.labels
+        model = LogisticRegression(C=C, max_iter=1000).fit(vectors(fit), labels[fit])
+        each += (-model.predict_log_proba(vectors(held))[np.arange(len(held)), labels[held]]).tolist()
+    return np.mean(each)
+
+
+def test_logistic_regression_is_scikit_learns_at_the_best_of_the_grid(recipe, task):
+    job = job_of(replace(recipe, calibration="none", logistic=LogisticGrid(C=(1e-4, 0.3, 1e4))), task)
+    fitted = METHODS["logistic"](job)
+    assert fitted.settings["C"] == min((1e-4, 0.3, 1e4), key=lambda C: held_nll(job, C))
+    vectors, train = Encoded(task.table, job.parts.train, as_vectors), job.parts.train
+    model = LogisticRegression(C=fitted.settings["C"], max_iter=1000).fit(vectors(train), task.codes[train])
+    expected = model.predict_proba(vectors(job.parts.test))
+    np.testing.assert_allclose(fitted.predict(job.parts.test).uncalibrated, expected, atol=1e-3)
+
+
+def test_logistic_regression_says_nothing_where_it_does_not_converge(recipe, task, monkeypatch):
+    monkeypatch.setattr(learners, "MOST_ITERATIONS", 1)
+    job = job_of(recipe, task)
+    said = METHODS["logistic"](job).predict(job.parts.test)  # warnings are errors here
+    np.testing.assert_allclose(said.calibrated.sum(axis=1), 1)
 
 
 def test_columns_with_many_categories_and_unknown_ones_are_codes_or_missing():

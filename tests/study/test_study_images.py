@@ -19,6 +19,7 @@ from attnknn.study.audit import audit
 from attnknn.study.cells import Cells
 from attnknn.study.engine import run_study
 from attnknn.study.job import Job
+from attnknn.study.plots import plots_of
 from attnknn.study.recipe import Noise
 from attnknn.study.splits import parts, recipe_for, task_of
 
@@ -72,6 +73,17 @@ def test_the_cnn_differs_from_the_attention_in_one_option(ran):
         (told,) = ran[0].report["settings"][name]
         assert told["differs"] == {"nca": {"attention": 1.0, "cnn": 0.0}}
     assert set(ran[0].report["differences"]["attention+head-prior"]) == {"attention", "cnn", "cnn+tta"}
+
+
+def test_both_trainings_are_told_by_one_cell_each_and_drawn(ran, recipe):
+    history = ran[0].report["history"]
+    assert set(history) == {"cnn", "attention"}
+    assert history["cnn"][0]["epoch"] == history["attention"][0]["epoch"] == [1, 2]
+    assert {"loss_auxiliary", "loss_nca", "validation_entropy", "validation_scale"} < set(history["attention"][0])
+    figures = plots_of(ran[0].report, Cells.open(ran[1], recipe), ())
+    assert {line.name for line in figures["training-loss-attention"].series} == {"total", "auxiliary", "nca"}
+    for name in ("entropy", "scale"):
+        assert [line.name for line in figures[f"training-{name}"].series] == ["attention, seed 0"]
 
 
 def test_a_second_run_trains_nothing(ran, recipe, task, monkeypatch):

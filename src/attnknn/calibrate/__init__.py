@@ -3,6 +3,7 @@
 from attnknn.calibrate.calibrator import Calibrator, Identity
 from attnknn.calibrate.isotonic import Isotonic
 from attnknn.calibrate.kinds import CALIBRATORS, calibrator_from_state, fit_calibrator
+from attnknn.calibrate.matrix import Matrix
 from attnknn.calibrate.prior import fit_prior_mass
 from attnknn.calibrate.temperature import DensityTemperature, Temperature
 
@@ -12,6 +13,7 @@ __all__ = [
     "DensityTemperature",
     "Identity",
     "Isotonic",
+    "Matrix",
     "Temperature",
     "calibrator_from_state",
     "fit_calibrator",

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from attnknn.calibrate.calibrator import MIN_ROWS, Calibrator, Identity, Validation, checked_density
 from attnknn.calibrate.isotonic import Isotonic
+from attnknn.calibrate.matrix import Matrix
 from attnknn.calibrate.temperature import DensityTemperature, Temperature
 from attnknn.errors import InvalidInput
 from attnknn.metrics.inputs import checked, checked_weight
@@ -18,6 +19,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "temperature": Temperature,
     "density": DensityTemperature,
     "isotonic": Isotonic,
+    "matrix": Matrix,
 }
 
 

@@ -152,11 +152,15 @@ Along = Annotated[
 ]
 Quick = Annotated[
     bool,
-    typer.Option("--quick", help="2 seeds, the ends of each axis, 20,000 training rows at most, no LightGBM."),
+    typer.Option(
+        "--quick",
+        help="A first look: 2 seeds, the ends of each axis, short trainings, 20,000 rows at most, no LightGBM.",
+    ),
 ]
 Figures = Annotated[
     bool, typer.Option("--figures", help="Also draw DIR/figures/*.png and *.svg; takes attnknn[plots].")
 ]
+Pdf = Annotated[bool, typer.Option("--pdf", help="Also write DIR/report.pdf; takes attnknn[plots].")]
 Resume = Annotated[
     bool, typer.Option("--resume/--no-resume", help="Go on where a run in DIR was stopped, or refuse to.")
 ]

@@ -62,6 +62,7 @@ class Calibration(StrEnum):
     density = "density"
     temperature = "temperature"
     isotonic = "isotonic"
+    matrix = "matrix"
     prior = "prior"
     none = "none"
 
@@ -103,6 +104,14 @@ class NoiseKind(StrEnum):
     asymmetric = "asymmetric"
 
 
+class Source(StrEnum):
+    """Settings of an experiment of the source documents, in place of the usual ones."""
+
+    exp3 = "seed-exp3"
+    exp4 = "seed-exp4"
+    exp5 = "seed-exp5"
+
+
 WeightsOption = Annotated[Weights, option(Weights)]
 EmbedderOption = Annotated[Embedder, option(Embedder)]
 MetricOption = Annotated[Metric, option(Metric)]
@@ -111,5 +120,6 @@ CalibrationOption = Annotated[Calibration, option(Calibration)]
 ClassWeightOption = Annotated[ClassWeight, option(ClassWeight)]
 PolicyOption = Annotated[Policy | None, option(Policy, "Images")]
 NoiseOption = Annotated[NoiseKind, option(NoiseKind)]
+SourceOption = Annotated[Source | None, option(Source, "Images")]
 MixOption = Annotated[Mix | None, option(Mix, "Images")]
 AdaptiveOption = Annotated[AdaptiveK | None, option(AdaptiveK, "Answers")]

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from attnknn.cli.pictures import Canvas, Say
-    from attnknn.data import DataSet
 
 Part = Literal["all", "train", "test"]
 
@@ -205,24 +204,14 @@ def _check_target(name: str, target: str | None) -> None:
 def _of_set(name: str, data_dir: Path | None, part: Part, *, labelled: bool) -> Rows:
     import numpy as np
 
-    from attnknn.data import is_images, load_named
+    from attnknn.data import as_frame, is_images, load_named
 
     found = load_named(name, data_dir)
-    X = found.X if is_images(found.X) else _frame(found)
+    X = found.X if is_images(found.X) else as_frame(found.X)
     count = len(found.y)
     rows = Rows(name, X, found.y if labelled else None, np.arange(count), range(count))
     official = {"all": None, "train": found.train_rows, "test": found.test_rows}[part]
     return rows if official is None else rows.take(official)
-
-
-def _frame(found: DataSet) -> pd.DataFrame:
-    """Features with names, so that a model fitted on them finds them in any file again."""
-    import numpy as np
-    import pandas as pd
-
-    if isinstance(found.X, np.ndarray):
-        return pd.DataFrame(found.X, columns=[f"x{at}" for at in range(found.X.shape[1])])
-    return found.X
 
 
 def _checked_ids(column: pd.Series[Any], name: str) -> list[int | str]:

@@ -15,7 +15,7 @@ from attnknn.data.named import DataSet, load_named, verify
 from attnknn.data.png import png, png_uri
 from attnknn.data.sources import NAMED, Source
 from attnknn.data.splits import duplicate_groups, folds, split
-from attnknn.data.table import Column, Table, as_table, is_frame
+from attnknn.data.table import Column, Table, as_frame, as_table, is_frame
 
 __all__ = [
     "NAMED",
@@ -24,6 +24,7 @@ __all__ = [
     "ImageFiles",
     "Source",
     "Table",
+    "as_frame",
     "as_images",
     "as_table",
     "decode_image",

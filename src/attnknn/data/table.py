@@ -11,12 +11,15 @@ import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnknn.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Kind = Literal["numeric", "boolean", "categorical"]
 Values = NDArray[Any]
@@ -99,6 +102,22 @@ class Table:
         at = np.asarray(rows)
         at = at if at.size else at.astype(np.intp)
         return Table(tuple(Column(c.name, c.kind, c.values[at]) for c in self.columns))
+
+
+def as_frame(X: Any) -> pd.DataFrame:
+    """Rows as a frame of pandas; numbers (n, columns) get the names x0, x1 and so on.
+
+    Raises:
+        InvalidInput: Neither.
+    """
+    import pandas as pd
+
+    if _library(X) is not None:
+        frame: pd.DataFrame = X.to_pandas() if _library(X) == "polars" else X
+        return frame
+    if np.ndim(X) != 2:
+        raise InvalidInput(f"rows must be a frame, or numbers (rows, columns), got shape {np.shape(X)}")
+    return pd.DataFrame(np.asarray(X), columns=[f"x{at}" for at in range(np.shape(X)[1])])
 
 
 def is_frame(X: object) -> bool:

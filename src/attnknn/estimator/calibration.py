@@ -53,6 +53,8 @@ def fit_finish(kind: str, polled: Polled, mass: float | None) -> Finish:
         return Finish(mass, Identity())
     if polled.given is not None:  # revised labels are the model's own: by them it would always be right
         return Finish(mass, Temperature.through_noise(_votes(polled, mass), polled.given, polled.importance))
+    if kind == "matrix":  # it starts from a temperature, and so from the mass that suits one
+        return _at(kind, polled, fit_finish("temperature", polled, mass).mass)
     best = _at(kind, polled, mass)
     if kind == "isotonic":  # it bends freely: any mass would do
         return best

@@ -57,8 +57,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         metric: ``"l2"``, ``"cosine"``, ``"ip"``; ``"auto"`` is cosine for given vectors of length 1, else l2.
         index: ``"exact"``, ``"flat"``, ``"hnsw"``, ``"ivf"``; ``"auto"`` is exact below 100,000 rows, from there
             on HNSW where FAISS is installed.
-        calibration: ``"density"``, ``"temperature"``, ``"isotonic"``, ``"prior"`` (prior mass alone), or None for
-            the bare vote; ``"auto"`` is density from 200 rows on, below that temperature.
+        calibration: ``"density"``, ``"temperature"``, ``"isotonic"``, ``"matrix"``, ``"prior"`` (prior mass
+            alone), or None for the bare vote; ``"auto"`` is density from 200 rows on, below that temperature.
         n_estimators: Trained members to average. They share examples and labels; each has its own vectors.
         class_weight: None, ``"balanced"``, or a dict of label to factor.
         attention: ``AttentionOptions``: which parts the attention has; None is the usual ones.

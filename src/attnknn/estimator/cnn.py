@@ -27,7 +27,7 @@ from attnknn.train.policies import chosen_policy
 
 Floats = NDArray[np.float64]
 
-CALIBRATIONS: Final = ("temperature", "isotonic", None)
+CALIBRATIONS: Final = ("temperature", "isotonic", "matrix", None)
 
 
 class CNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -38,8 +38,8 @@ class CNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         training: ``ImageOptions``, those of the classifier it is compared with; None is the usual ones.
-        calibration: ``"temperature"``, ``"isotonic"``, or None for the bare softmax; fitted on the validation
-            images.
+        calibration: ``"temperature"``, ``"isotonic"``, ``"matrix"``, or None for the bare softmax; fitted on the
+            validation images.
         views: Whether answers are averaged over the views of the augmentation, before calibration.
         validation_fraction: Share of the images that choose the best epoch and fit the calibration.
         device: ``"cpu"``, ``"cuda"``, ``"mps"``; ``"auto"`` is the best there is.

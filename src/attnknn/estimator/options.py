@@ -29,7 +29,7 @@ from attnknn.train.threads import FEW_ROWS
 EXACT_BELOW = 100_000
 """Rows below which ``index="auto"`` searches exhaustively."""
 
-CALIBRATIONS = ("auto", "density", "temperature", "isotonic", "prior", None)
+CALIBRATIONS = ("auto", "density", "temperature", "isotonic", "matrix", "prior", None)
 
 
 WEIGHTS = ("attention", *KINDS)

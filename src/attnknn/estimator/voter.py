@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attnknn.attend import LearnedWeighting, Weighting
 from attnknn.bank import Id, MemoryBank
-from attnknn.calibrate import Calibrator, DensityTemperature, Identity, Isotonic, Temperature
+from attnknn.calibrate import Calibrator, DensityTemperature, Identity, Isotonic, Matrix, Temperature
 from attnknn.calibrate.isotonic import Knots
 from attnknn.embed import AnyNetwork, embed
 from attnknn.errors import InvalidInput
@@ -150,6 +150,8 @@ class Voter:
             for old, new in enumerate(place.tolist()):
                 curves[new] = calibrator.curves[old]
             calibrator = replace(calibrator, curves=tuple(curves))
+        elif isinstance(calibrator, Matrix):
+            calibrator = calibrator.extended(place, classes)
         lens = self.lens
         if lens.outputs is not None:
             lens = replace(lens, outputs=tuple(int(place[each]) for each in lens.outputs))

@@ -1,4 +1,4 @@
-"""The methods that ours are compared with: scikit-learn's kNN and MLP, and boosted trees.
+"""The methods that ours are compared with: scikit-learn's kNN, logistic regression and MLP, and boosted trees.
 
 Settings, rounds and calibration are chosen on held-out rows; then the method is fitted on all training rows
 with them, as our validation rows join the bank.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from attnknn.errors import MissingExtra
 from attnknn.estimator.calibration import calibrated
 from attnknn.metrics import nll
 from attnknn.study.job import Fitted, Floats, Job, Predictions, Stopwatch
-from attnknn.study.learners import HGB, MLP, Encoded, Learner, LightGBM, aligned, as_vectors
+from attnknn.study.learners import HGB, MLP, Encoded, Learner, LightGBM, Logistic, aligned, as_vectors
 from attnknn.study.recipe import Rounds
 from attnknn.study.splits import Rows
 
@@ -79,6 +80,22 @@ def sklearn_knn(job: Job) -> Fitted:
     model = KNeighborsClassifier(best.settings["k"], weights=best.settings["weights"])
     model.fit(vectors(job.parts.train), job.parts.labels[job.parts.train])
     return Fitted(_told(best), watch.seconds, lambda rows: _predict_knn(job, model, vectors, best, rows))
+
+
+def logistic(job: Job) -> Fitted:
+    """scikit-learn's LogisticRegression with the C of least NLL on held-out rows."""
+    watch, labels = Stopwatch(), _held_labels(job)
+    with _threads(job):
+        held = [(Logistic(job, fit), rows) for fit, rows in job.parts.checks]
+        best = min(
+            (
+                _trial(job, {"C": C}, np.vstack([each.at(C).predict(rows) for each, rows in held]), labels)
+                for C in job.recipe.logistic.C
+            ),
+            key=lambda trial: trial.nll,
+        )
+        learner = Logistic(job, job.parts.train).at(best.settings["C"])
+    return Fitted(_told(best), watch.seconds, partial(_predict, learner, best))
 
 
 def with_prior(votes: Floats, prior: Floats, mass: float) -> Floats:
@@ -147,13 +164,14 @@ def _grown(job: Job, make: Make, grid: list[dict[str, Any]], rounds: Rounds) -> 
         best = min((_tried(job, make, settings, rounds) for settings in grid), key=lambda trial: trial.nll)
         learner = make(job, job.parts.train, best.settings)
         learner.grow(best.settings["rounds"])
+    return Fitted(_told(best), watch.seconds, partial(_predict, learner, best))
 
-    def predict(rows: Rows) -> Predictions:
-        asked = Stopwatch()
-        bare = learner.predict(rows)
-        return Predictions(best.calibrator.transform(bare), bare, asked.seconds)
 
-    return Fitted(_told(best), watch.seconds, predict)
+def _predict(learner: Learner | Logistic, best: Trial, rows: Rows) -> Predictions:
+    watch = Stopwatch()
+    bare = learner.predict(rows)
+    calibrated = best.calibrator.transform(bare)
+    return Predictions(calibrated, bare, watch.seconds)
 
 
 def _tried(job: Job, make: Make, settings: dict[str, Any], rounds: Rounds) -> Trial:

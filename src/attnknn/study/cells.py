@@ -122,17 +122,17 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _check_same(there: Mapping[str, Any], here: Mapping[str, Any], folder: Path) -> None:
-    before, now = dict(_flat(there)), dict(_flat(here))
+    before, now = dict(flat(there)), dict(flat(here))
     differ = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     if differ:
         some = ", ".join(f"{name} ({before.get(name)} there, {now.get(name)} here)" for name in differ[:3])
         raise InvalidInput(f"{folder} holds a study with another recipe; they differ in {some}")
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every value of nested mappings, under a name with dots."""
     for name, value in config.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from attnknn.estimator import CNNClassifier
+from attnknn.study.history import told
 from attnknn.study.job import Fitted, Job, Predictions, Stopwatch
-from attnknn.study.ours import images_of
+from attnknn.study.ours import training_of
 from attnknn.study.splits import Rows
+
+if TYPE_CHECKING:
+    from attnknn.train import ImageOptions
 
 _SHARED = "cnn"
 
@@ -28,12 +32,17 @@ class CNN:
         watch = Stopwatch()
         if self.views:
             model = model.with_views()
-        return Fitted(_told(model, job), earlier + watch.seconds, lambda rows: _predict(model, job, rows))
+        return Fitted(
+            _told(model, job),
+            earlier + watch.seconds,
+            lambda rows: _predict(model, job, rows),
+            history=None if self.views else told(model.history_),
+        )
 
 
 def _trained(job: Job) -> CNNClassifier:
     model = CNNClassifier(
-        training=images_of(job.recipe),
+        training=cast("ImageOptions | None", training_of(job.recipe)),
         calibration=job.recipe.calibration,
         validation_fraction=job.recipe.ours.validation_fraction,
         device=job.device,

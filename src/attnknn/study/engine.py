@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from attnknn.study.efficiency import PLACES, quick_places, run_places
 from attnknn.study.job import FITTED, Fitted, Floats, Job, Stopwatch
 from attnknn.study.methods import METHODS, has_meaning
 from attnknn.study.ours import Ours
-from attnknn.study.points import PLAIN_POINT, Point, cell_name
+from attnknn.study.points import PLAIN_POINT, Point, Scope, cell_name
 from attnknn.study.recipe import Recipe
 from attnknn.study.report import report_of
 from attnknn.study.splits import Parts, Rows, Task, at_point, parts
-from attnknn.study.written import write_figures, write_report
+from attnknn.study.written import EXTRAS, Extra, write_overview, write_report
 
 Say = Callable[[str], None]
 
@@ -43,6 +43,11 @@ class Machine:
     device: str
     commit: str | None
 
+    @classmethod
+    def here(cls, device: str, commit: str | None) -> Machine:
+        """This one; ``commit`` is of the source, where there is no git to ask."""
+        return cls(search_device(device), commit or record.commit())
+
     def told(self) -> dict[str, Any]:
         """Part of a cell."""
         return {
@@ -50,70 +55,6 @@ class Machine:
             "source_hash": record.source_hash(),
             "environment": record.environment(self.device),
         }
-
-
-def run_study(
-    recipe: Recipe,
-    task: Task,
-    *,
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    out: Path,
-    points: Sequence[Point] = (PLAIN_POINT,),
-    device: str = "auto",
-    commit: str | None = None,
-    keep: Sequence[str] = (),
-    figures: bool = False,
-    say: Say = lambda text: None,
-) -> Outcome:
-    """Fill the cells that are missing in a folder and write ``report.json`` from all that are there.
-
-    Args:
-        recipe: What decides the numbers.
-        task: The rows it speaks of.
-        methods: Keys of ``METHODS``.
-        seeds: Each gives every method a cell.
-        out: New, empty, or with the same recipe.
-        points: Each gives every method that has a meaning there a cell.
-        device: Where our methods run.
-        commit: The commit of the source, where there is no git to ask.
-        keep: Methods whose models are saved in ``out / "models"``, as ``method-seed``.
-        figures: Whether figures are drawn as files too; that takes matplotlib.
-        say: Hears what is being done and how long it may take.
-
-    Raises:
-        InvalidInput: Something that no cell could mend, such as a folder of another study.
-    """
-    unknown = [name for name in methods if name not in METHODS]
-    if unknown:
-        raise InvalidInput(f"no method is called {unknown[0]!r}; try one of: {', '.join(METHODS)}")
-    unsaved = [name for name in keep if not isinstance(METHODS[name], Ours)]
-    if unsaved:
-        raise InvalidInput(f"a model of {unsaved[0]} cannot be saved; keep one of ours, such as attention")
-    machine = Machine(search_device(device), commit or record.commit())
-    for seed in seeds:
-        parts(task, recipe, seed)  # what no cell could mend is told before any is run
-    cells = Cells.open(out, recipe)
-    every = [
-        Asked(method, point, seed)
-        for seed in seeds
-        for point in points
-        for method in methods
-        if has_meaning(METHODS[method], point)
-    ]
-    models = {(method, seed): out / "models" / f"{method}-{seed}" for method in keep for seed in seeds}
-    failed = _fill(cells, task, every, machine, models, say)
-    say("writing the report")
-    told = report_of(cells, [asked.cell for asked in every], failed)
-    if recipe.study == "efficiency":
-        places = PLACES if recipe.most_rows is None else quick_places()
-        told["places"] = run_places(out / "places", places, say)
-    report = record.recorded(told, given_commit=machine.commit)
-    write_report(report, cells)
-    if figures:
-        say("drawing figures")
-        write_figures(report, cells)
-    return Outcome(report, failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,28 +71,170 @@ class Asked:
         return cell_name(self.method, self.point), self.seed
 
 
-def _fill(
-    cells: Cells,
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """One study of a run: its folder, the cells that it is to have, and where models of some are kept."""
+
+    cells: Cells
+    every: tuple[Asked, ...]
+    models: Mapping[tuple[str, int], Path]
+
+    @classmethod
+    def of(cls, recipe: Recipe, scope: Scope, seeds: Sequence[int], out: Path, keep: Sequence[str] = ()) -> Plan:
+        """Claim the folder.
+
+        Raises:
+            InvalidInput: Something that no cell could mend, such as a folder of another study.
+        """
+        unknown = [name for name in scope.methods if name not in METHODS]
+        if unknown:
+            raise InvalidInput(f"no method is called {unknown[0]!r}; try one of: {', '.join(METHODS)}")
+        unsaved = [name for name in keep if not isinstance(METHODS[name], Ours)]
+        if unsaved:
+            raise InvalidInput(f"a model of {unsaved[0]} cannot be saved; keep one of ours, such as attention")
+        every = tuple(
+            Asked(method, point, seed)
+            for seed in seeds
+            for point in scope.points
+            for method in scope.methods
+            if has_meaning(METHODS[method], point)
+        )
+        models = {(method, seed): out / "models" / f"{method}-{seed}" for method in keep for seed in seeds}
+        return cls(Cells.open(out, recipe), every, models)
+
+    def todo(self) -> list[Asked]:
+        """The cells that are missing, and those whose model is."""
+        lacking = {key for key, folder in self.models.items() if not folder.exists()}
+        return [asked for asked in self.every if asked.cell in lacking or not self.cells.done(*asked.cell)]
+
+
+def run_study(
+    recipe: Recipe,
     task: Task,
-    every: Sequence[Asked],
-    machine: Machine,
-    models: Mapping[tuple[str, int], Path],
-    say: Say,
-) -> dict[str, str]:
-    """Run the cells that are missing, and those whose model is; returns why some have no numbers."""
-    lacking = {key for key, folder in models.items() if not folder.exists()}
-    todo = [asked for asked in every if asked.cell in lacking or not cells.done(*asked.cell)]
-    failed: dict[str, str] = {}
-    pace, shared = Pace(cells, [asked.cell for asked in todo]), Shared()
-    for at, asked in enumerate(todo):
-        name, seed = asked.cell
-        say(f"{name}, seed {seed}: cell {at + 1} of {len(todo)}{pace.left(at)}")
+    *,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    points: Sequence[Point] = (PLAIN_POINT,),
+    device: str = "auto",
+    commit: str | None = None,
+    keep: Sequence[str] = (),
+    also: Collection[Extra] = (),
+    say: Say = lambda text: None,
+) -> Outcome:
+    """Fill the cells that are missing in a folder and write ``report.json`` from all that are there.
+
+    Args:
+        recipe: What decides the numbers.
+        task: The rows it speaks of.
+        methods: Keys of ``METHODS``.
+        seeds: Each gives every method a cell.
+        out: New, empty, or with the same recipe.
+        points: Each gives every method that has a meaning there a cell.
+        device: Where our methods run.
+        commit: The commit of the source, where there is no git to ask.
+        keep: Methods whose models are saved in ``out / "models"``, as ``method-seed``.
+        also: What is written beside the report and its page; that takes matplotlib.
+        say: Hears what is being done and how long it may take.
+
+    Raises:
+        InvalidInput: Something that no cell could mend, such as a folder of another study.
+    """
+    machine = Machine.here(device, commit)
+    _check_rows(task, recipe, seeds)
+    plan = Plan.of(recipe, Scope(methods, points), seeds, out, keep)
+    failed = _fill([plan], task, machine, say)[0]
+    return Outcome(_finished(plan, failed, machine, also, say), failed)
+
+
+def run_all(
+    recipe: Recipe,
+    task: Task,
+    scopes: Mapping[str, Scope],
+    *,
+    seeds: Sequence[int],
+    out: Path,
+    device: str = "auto",
+    commit: str | None = None,
+    also: Collection[Extra] = (),
+    say: Say = lambda text: None,
+) -> Outcome:
+    """Run several studies, each in a folder of its own in ``out``, and write one report of them all.
+
+    What is trained for a seed serves all of them: they go seed by seed.
+
+    Args:
+        recipe: What decides the numbers; each study follows it under its own name.
+        task: The rows it speaks of.
+        scopes: What each study compares, by its name.
+        seeds: As in ``run_study``.
+        out: As in ``run_study``.
+        device: As in ``run_study``.
+        commit: As in ``run_study``.
+        also: As in ``run_study``.
+        say: As in ``run_study``.
+
+    Raises:
+        InvalidInput: As in ``run_study``.
+    """
+    machine = Machine.here(device, commit)
+    _check_rows(task, recipe, seeds)
+    Cells.open(out, recipe)
+    plans = [Plan.of(replace(recipe, study=name), scope, seeds, out / name) for name, scope in scopes.items()]
+    failed = _fill(plans, task, machine, say)
+    reports = {
+        plan.cells.recipe.study: _finished(plan, reasons, machine, also, say)
+        for plan, reasons in zip(plans, failed, strict=True)
+    }
+    told = {"study": recipe.study, "config": recipe.config(), "recipe": recipe.hash, "studies": reports}
+    report = record.recorded(told, given_commit=machine.commit)
+    write_overview(report, [plan.cells for plan in plans], out)
+    named = {
+        f"{name}: {cell}": why for name, some in zip(reports, failed, strict=True) for cell, why in some.items()
+    }
+    return Outcome(report, named)
+
+
+def _check_rows(task: Task, recipe: Recipe, seeds: Sequence[int]) -> None:
+    """What no cell could mend is told before any is run."""
+    for seed in seeds:
+        parts(task, recipe, seed)
+
+
+def _finished(
+    plan: Plan, failed: Mapping[str, str], machine: Machine, also: Collection[Extra], say: Say
+) -> dict[str, Any]:
+    """Write what a study leaves, from all cells that its folder has; returns the report."""
+    study, out = plan.cells.recipe.study, plan.cells.folder
+    say(f"writing the report of {study}")
+    told = report_of(plan.cells, [asked.cell for asked in plan.every], failed)
+    if study == "efficiency":
+        places = PLACES if plan.cells.recipe.most_rows is None else quick_places()
+        told["places"] = run_places(out / "places", places, say)
+    report = record.recorded(told, given_commit=machine.commit)
+    write_report(report, plan.cells)
+    for extra in also:
+        say(f"drawing {extra}")
+        EXTRAS[extra](report, plan.cells)
+    return report
+
+
+def _fill(plans: Sequence[Plan], task: Task, machine: Machine, say: Say) -> list[dict[str, str]]:
+    """Run the cells that are missing, seed by seed; returns of each plan why some have no numbers."""
+    lacking = [(at, asked) for at, plan in enumerate(plans) for asked in plan.todo()]
+    todo = sorted(lacking, key=lambda each: each[1].seed)  # stable: else as the studies come
+    failed: list[dict[str, str]] = [{} for _ in plans]
+    pace, shared = Pace([plan.cells for plan in plans], [asked.cell for _, asked in todo]), Shared()
+    for done, (at, asked) in enumerate(todo):
+        (name, seed), cells = asked.cell, plans[at].cells
+        study = f"{cells.recipe.study}: " if len(plans) > 1 else ""
+        say(f"{study}{name}, seed {seed}: cell {done + 1} of {len(todo)}{pace.left(done)}")
         watch = Stopwatch()
         job = job_at(cells.recipe, task, asked.point, seed, machine.device, shared.of(seed, asked.point))
-        reason = run_cell(cells, job, asked.method, machine, models.get(asked.cell))
+        reason = run_cell(cells, job, asked.method, machine, plans[at].models.get(asked.cell))
         pace.took(name, watch.seconds)
         if reason is not None:
-            failed[f"{name}-{seed}"] = reason
+            failed[at][f"{name}-{seed}"] = reason
     return failed
 
 
@@ -184,7 +267,9 @@ def run_cell(cells: Cells, job: Job, method: str, machine: Machine, keep: Path |
     """
     name = cell_name(method, job.point)
     try:
-        fitted = job.shared[f"{FITTED}{name}"] = METHODS[method](job)
+        fitted = job.shared.get(f"{FITTED}{name}") or METHODS[method](job)  # another study of the run may have it
+        if not _trains_alone(method):
+            job.shared[f"{FITTED}{name}"] = fitted
         if keep is not None and fitted.save is not None:
             fitted.save(keep)
         content, arrays = _scored(job, fitted)
@@ -195,6 +280,12 @@ def run_cell(cells: Cells, job: Job, method: str, machine: Machine, keep: Path |
         return f"{type(problem).__name__}: {problem}"
     cells.write(name, job.seed, {**content, **machine.told()}, arrays)
     return None
+
+
+def _trains_alone(method: str) -> bool:
+    """Whether no other method or study asks for what it fitted, so that it need not be held."""
+    ours = METHODS[method]
+    return isinstance(ours, Ours) and ours.trained_alone
 
 
 def scores(probabilities: Floats, labels: Rows, draws: int) -> dict[str, float]:
@@ -233,7 +324,7 @@ def _scored(job: Job, fitted: Fitted) -> tuple[dict[str, Any], dict[str, Any]]:
     """The cell's content and arrays. Test rows are predicted here; no method learns from them."""
     at: Parts = job.parts
     said, truth = fitted.predict(at.test), job.task.codes[at.test]
-    content = {
+    content: dict[str, Any] = {
         "point": {"name": job.point.name, "at": job.point.at, "line": job.point.line},
         "settings": fitted.settings,
         "rows": {"train": len(at.train), "test": len(at.test)},
@@ -244,6 +335,7 @@ def _scored(job: Job, fitted: Fitted) -> tuple[dict[str, Any], dict[str, Any]]:
         },
         "uncalibrated": scores(said.uncalibrated, truth, job.recipe.draws),
         "recalls": recalls(said.calibrated, truth),
+        **({} if fitted.history is None else {"history": fitted.history}),
     }
     arrays = {
         "probabilities": said.calibrated.astype(np.float32),  # the metrics above are of all digits
@@ -260,12 +352,13 @@ def _scored(job: Job, fitted: Fitted) -> tuple[dict[str, Any], dict[str, Any]]:
 class Pace:
     """How long the cells that are left may take, judged by those that are done."""
 
-    def __init__(self, cells: Cells, todo: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, folders: Sequence[Cells], todo: Sequence[tuple[str, int]]) -> None:
         self._todo = todo
         self._seen: dict[str, list[float]] = {}
-        for (method, _), cell in cells.all().items():
-            if "seconds" in cell:
-                self.took(method, sum(cell["seconds"].values()))
+        for cells in folders:
+            for (method, _), cell in cells.all().items():
+                if "seconds" in cell:
+                    self.took(method, sum(cell["seconds"].values()))
 
     def took(self, method: str, seconds: float) -> None:
         """Remember a cell."""

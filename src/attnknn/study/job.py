@@ -57,6 +57,7 @@ class Fitted:
         predict: Probabilities of rows of the task.
         save: Writes the model to a folder, where it can be saved.
         focus: A class whose recall is of interest, and the accuracy on all others.
+        history: How the training went that it tells of, as ``history.told`` has it.
     """
 
     settings: dict[str, Any]
@@ -64,6 +65,7 @@ class Fitted:
     predict: Callable[[Rows], Predictions]
     save: Callable[[Path], None] | None = None
     focus: int | None = None
+    history: dict[str, list[float | None]] | None = None
 
 
 Method = Callable[[Job], Fitted]

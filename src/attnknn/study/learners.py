@@ -1,10 +1,11 @@
-"""Learners that grow by rounds, so that one rule of early stopping serves MLP and boosted trees."""
+"""Learners of tables; most grow by rounds, so that one rule of early stopping serves MLP and boosted trees."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ Encoder = Callable[[Table], Floats]
 
 MOST_CATEGORIES = 254
 """Categories that boosted trees tell apart in a column; scikit-learn bins no more than 255."""
+
+MOST_ITERATIONS = 300
+"""Steps of the logistic regression; where classes can be told apart it would go on for ever with a large C."""
 
 
 class Learner(Protocol):
@@ -101,6 +105,31 @@ class MLP:
     def predict(self, rows: Rows) -> Floats:
         """(rows, classes) probabilities."""
         return np.asarray(self._model.predict_proba(self._vectors(rows)))
+
+
+class Logistic:
+    """scikit-learn's LogisticRegression, fitted at once."""
+
+    def __init__(self, job: Job, fit: Rows) -> None:
+        from sklearn.linear_model import LogisticRegression
+
+        self._vectors = Encoded(job.task.table, fit, as_vectors)
+        self._X, self._y = self._vectors(fit), job.parts.labels[fit]
+        self._classes = len(job.task.classes)
+        self._model = LogisticRegression(max_iter=MOST_ITERATIONS)
+
+    def at(self, C: float) -> Self:
+        """Fit anew with this inverse strength of the penalty; one that stays on its way is judged as it is."""
+        from sklearn.exceptions import ConvergenceWarning
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            self._model.set_params(C=C).fit(self._X, self._y)
+        return self
+
+    def predict(self, rows: Rows) -> Floats:
+        """(rows, classes) probabilities."""
+        return aligned(self._model.classes_, self._model.predict_proba(self._vectors(rows)), self._classes)
 
 
 class HGB:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from attnknn.attend import AttentionOptions
 from attnknn.study import baselines
+from attnknn.study.ablation import VARIANTS, Variant
+from attnknn.study.calibrations import KINDS, Baseline, Calibrated
 from attnknn.study.checked import Theory, Timed
 from attnknn.study.cnn import CNN
 from attnknn.study.correction import Corrected
 from attnknn.study.job import Method
 from attnknn.study.ours import Ours
 from attnknn.study.points import Point
-from attnknn.study.recipe import CORRECTED, MANNERS, PARTS, PLAIN
+from attnknn.study.recipe import BARE, CORRECTED, MANNERS, ONE_TEMPERATURE, PLAIN
 from attnknn.study.teaching import Taught
 
-EVERYTHING = AttentionOptions(distance_bias=True, prototypes=True, self_attention=True, always=True)
-NOTHING = AttentionOptions().without("projections", "label_bias")
 
-
-def _without(part: str) -> AttentionOptions:
-    if part == "neighbor_dropout":
-        return replace(EVERYTHING, neighbor_dropout=0.0)
-    return EVERYTHING.without(part)  # type: ignore[arg-type]
+def _varied(each: Variant) -> Method:
+    """The method that an ablation's variant is."""
+    attention = None if each.attention is None else AttentionOptions(**each.attention)
+    return Ours("attention", embedder=each.embedder, training=each.training, attention=attention)
 
 
 def _ways(name: str, weights: str) -> dict[str, Method]:
@@ -43,6 +40,7 @@ def has_meaning(method: Method, point: Point) -> bool:
 
 METHODS: dict[str, Method] = {
     "sklearn-knn": baselines.sklearn_knn,
+    "logistic": baselines.logistic,
     "mlp": baselines.mlp,
     "hgb": baselines.hgb,
     "lightgbm": baselines.lightgbm,
@@ -56,8 +54,7 @@ METHODS: dict[str, Method] = {
     "attention+head-prior": Ours("attention", manner="head-prior"),
     "attention+tta+head-prior": Ours("attention", manner="tta+head-prior"),
     "attention+ensemble": Ours("attention", ensemble=True),
-    "attention-none": Ours("attention", attention=NOTHING),
-    "attention-all": Ours("attention", attention=EVERYTHING),
+    **{name: _varied(each) for name, each in VARIANTS.items()},
     "theory": Theory(),
     "stages": Timed(),
     "untaught": Taught(0),
@@ -65,6 +62,11 @@ METHODS: dict[str, Method] = {
     "taught-20": Taught(20),
     "taught-20-as-is": Taught(20, balanced=False),
     "taught-100": Taught(100),
-    **{f"attention-all-{part}": Ours("attention", attention=_without(part)) for part in PARTS},
 }
+METHODS |= {
+    f"{name}-{kind}": Baseline(name, METHODS[name], calibrated=kind != BARE)
+    for name in ("hgb", "cnn")
+    for kind in (BARE, ONE_TEMPERATURE)
+}
+METHODS |= {f"attention-{name}": Calibrated(kind) for name, kind in KINDS.items()}
 METHODS |= {f"{name}{CORRECTED}": Corrected(name, METHODS[name]) for name in ("hgb", "cnn", *PLAIN)}

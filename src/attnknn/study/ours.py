@@ -11,21 +11,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnknn.attend import AttentionOptions, LearnedWeighting
 from attnknn.calibrate import Identity
+from attnknn.embed import LEARNED
 from attnknn.estimator import AttnKNNClassifier
 from attnknn.predict import CELLS, Poll, PredictionOptions, answer, base_of
 from attnknn.predict.several import nearest
 from attnknn.study.audit import audit, changed
+from attnknn.study.history import Columns, told
 from attnknn.study.job import Fitted, Job, Predictions, Stopwatch
+from attnknn.study.manners import around
 from attnknn.study.recipe import ROBUST, Recipe
 from attnknn.study.splits import Rows
-from attnknn.train import ImageOptions, training_from_state
+from attnknn.train import TrainingOptions, training_from_state
 from attnknn.train.attention import Seen, part_sizes
 
 _FOUND: Final = "neighbors of the test rows"
@@ -43,21 +46,24 @@ class Ours:
         embedder: As in ``AttnKNNClassifier``; None is the recipe's, shared by all methods of a seed.
         ensemble: Whether the recipe's number of members is averaged.
         options: Further arguments of the classifier, over the recipe's; what has some is trained for itself.
+        training: Options of the training that differ from the recipe's; what has some is trained for itself.
         attention: Parts of the attention, on the vectors that are shared; None is the usual ones.
-        manner: How images are answered, one of ``recipe.MANNERS`` or with the head's prior; None is plainly.
+        manner: How rows are answered, one of ``recipe.MANNERS`` or with the head's prior; None is plainly.
     """
 
     weights: str
     embedder: str | None = None
     ensemble: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
     attention: AttentionOptions | None = None
     manner: str | None = None
 
     def __call__(self, job: Job) -> Fitted:
         """Fit on the training rows of a cell."""
+        trained_alone = self.trained_alone and not is_usual(job, self)
         watch, earlier = Stopwatch(), 0.0
-        if self.trained_alone:
+        if trained_alone:
             model = trained(job, self)
         else:
             model, earlier = shared_model(job)
@@ -68,27 +74,38 @@ class Ours:
                 model, earlier = _reweighed(job, self.weights, own)
                 watch = Stopwatch()
             if self.manner is not None:
-                model = reweighed(model, self.weights, own, prediction_of(self.manner, job.recipe), job.point.k)
+                asked_for = prediction_of(self.manner, ks_of(model, job.recipe))
+                model = reweighed(model, self.weights, own, asked_for, job.point.k)
         seconds = earlier + watch.seconds
         if job.point.bank_only:
             model = changed(model, job)
         settings = {**chosen(model), **audit(model, job)}
-        alone = self.trained_alone or self.manner is not None
+        if trained_alone and self.training:
+            settings["changed"] = dict(self.training)
+        alone = trained_alone or self.manner is not None
         predict = partial(predicted, model, job, alone=alone)
-        return Fitted(settings, seconds, predict, partial(_save, model))
+        history = told_of(model) if self._tells(job, trained_alone) else None
+        return Fitted(settings, seconds, predict, partial(_save, model), history=history)
 
     @property
     def trained_alone(self) -> bool:
         """Whether its vectors are not those that all others of a seed share."""
-        return self.embedder is not None or self.ensemble or bool(self.options)
+        return self.embedder is not None or self.ensemble or bool(self.options) or bool(self.training)
+
+    def _tells(self, job: Job, trained_alone: bool) -> bool:
+        """Whether its cell tells of the training: of one that methods share, plain attention does."""
+        if trained_alone:
+            return not self.ensemble  # whose first member is trained as plain attention is
+        return self == Ours(TRAINED) and not job.point.bank_only and job.point.k in (None, job.point.widest)
 
 
 def trained(job: Job, how: Ours) -> Any:
     """A classifier fitted on the training rows of a cell."""
     ours = job.recipe.ours
     further = {name: value for name, value in ours.options.items() if name != ROBUST}
-    wrong = how.weights == TRAINED and ROBUST in ours.options
-    asked = _robust(job, AttentionOptions()) if wrong else None
+    told_how = how.weights == TRAINED and (ROBUST in ours.options or ours.heads is not None)
+    asked = _robust(job, AttentionOptions(heads=ours.heads)) if told_how else None
+    learns = how.embedder is None or how.embedder in LEARNED
     arguments = {
         "n_neighbors": ours.n_neighbors,
         "weights": how.weights,
@@ -100,7 +117,7 @@ def trained(job: Job, how: Ours) -> Any:
         "device": job.device,
         "random_state": job.seed,
         "attention": asked,
-        "training": images_of(job.recipe),
+        "training": training_of(job.recipe, how.training) if learns else None,
         **(further if how.embedder is None else {}),
         **how.options,
     }
@@ -115,17 +132,44 @@ def _robust(job: Job, attention: AttentionOptions | None) -> AttentionOptions | 
     return replace(attention, robust=robust) if robust and attention is not None and attention.parts else attention
 
 
-def images_of(recipe: Recipe) -> ImageOptions | None:
-    """How a recipe trains on images; None for tables."""
-    state = recipe.ours.images
-    return None if state is None else cast("ImageOptions", training_from_state(state))
+def training_of(recipe: Recipe, changes: Mapping[str, Any] | None = None) -> TrainingOptions | None:
+    """How a recipe trains, with some options changed; None is as usual, for tables."""
+    state = recipe.ours.table if recipe.ours.images is None else recipe.ours.images
+    usual = None if state is None else training_from_state(state)
+    return replace(usual or TrainingOptions(), **changes) if changes else usual
 
 
-def prediction_of(manner: str | None, recipe: Recipe) -> PredictionOptions | None:
-    """What a manner of answering means.
+def is_usual(job: Job, how: Ours) -> bool:
+    """Whether the seed's shared model is what a method asks for: trained so, or without anything to change."""
+    if how.weights != TRAINED or how.ensemble or how.options:
+        return False
+    if job.recipe.ours.images is not None:
+        return how.training.items() <= job.recipe.ours.images.items()
+    network = shared_model(job)[0].voter_.members[0].network
+    if network is None:
+        return True
+    asked = {"embedder": how.embedder or network.kind, **how.training}
+    return asked.items() <= {"embedder": network.kind, **network.shape()}.items()
 
-    >>> from attnknn.study.recipe import Recipe
-    >>> prediction_of("tta+head-prior", Recipe("main", "d", "y", "")).prior
+
+def ks_of(model: Any, recipe: Recipe) -> tuple[int, ...]:
+    """The k of a k-ensemble: the recipe's of images, around the fitted one of tables."""
+    if recipe.ours.images is not None:
+        return recipe.ours.k_ensemble
+    banks = [each.bank for bench in model._benches for each in (bench, *bench.hearings)]
+    return around(model.n_neighbors_, min(map(len, banks)))
+
+
+def told_of(model: Any) -> Columns | None:
+    """How the first member was trained, before any last training on all rows."""
+    bench = model._benches[0]
+    return told(bench.histories[0], max(1, len(bench.hearings))) if bench.histories else None
+
+
+def prediction_of(manner: str | None, ks: tuple[int, ...]) -> PredictionOptions | None:
+    """What a manner of answering means; ``ks`` are those of a k-ensemble.
+
+    >>> prediction_of("tta+head-prior", (4, 16)).prior
     'head'
     """
     if manner is None:
@@ -133,7 +177,7 @@ def prediction_of(manner: str | None, recipe: Recipe) -> PredictionOptions | Non
     parts = manner.split("+")
     return PredictionOptions(
         views="probabilities" if "tta" in parts else None,
-        k_ensemble=recipe.ours.k_ensemble if "k-ensemble" in parts else None,
+        k_ensemble=ks if "k-ensemble" in parts else None,
         adaptive_k="entropy" if "adaptive-k" in parts else None,
         prior="head" if "head-prior" in parts else "classes",
     )

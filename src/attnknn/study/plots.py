@@ -9,11 +9,14 @@ from typing import Any, Final
 import numpy as np
 
 from attnknn.metrics import reliability_curve
+from attnknn.study.calibration_plots import calibration_figures
 from attnknn.study.cells import Cells
 from attnknn.study.figures import MOST_SERIES, Bars, Figure, Lines, Matrix, Reliability, Series
+from attnknn.study.history import training_figures
 from attnknn.study.points import method_of
 from attnknn.study.published import published
 from attnknn.study.recipe import CORRECTED
+from attnknn.study.tables import MOST
 
 SHOWN: Final = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"}
 """Metrics that are drawn, and how they are written."""
@@ -23,7 +26,6 @@ AXES: Final = {
     "noise": "share of wrong labels",
     "imbalance": "smallest class over largest",
 }
-_MOST: Final = {"accuracy": 1.0, "ece": 1.0}  # what a metric cannot exceed
 _DIAGRAMS: Final = 4  # methods that get a reliability diagram
 
 
@@ -35,15 +37,36 @@ def plots_of(report: Mapping[str, Any], cells: Cells, leads: Sequence[str]) -> d
         cells: Where the predictions are.
         leads: Methods that a study is about.
     """
-    if not report["methods"]:
+    if not report["methods"] or report["study"] == "theory":  # which is about checks, not about how it answers
         return {}
+    if report["study"] == "efficiency":
+        return _searches(report["places"])
     found: dict[str, Figure] = {}
     for metric, title in SHOWN.items():
         if report["study"] in AXES:
             found |= _lines(report, metric, title)
         else:
             found[metric] = _bars(report, metric, title)
-    return found | _diagrams(report, cells, leads)
+    if report["study"] == "calibration":
+        return found | calibration_figures(report, cells)
+    return found | _diagrams(report, cells, leads) | training_figures(report)
+
+
+def _searches(places: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:
+    """Milliseconds per query of each index against the rows, one by one and in a batch."""
+    found: dict[str, Figure] = {}
+    for asked, words in (("single", "one by one"), ("batch", "1,000 at once")):
+        lines: dict[str, dict[float, float]] = {}
+        for each in places.values():
+            if "ms_per_query" in each:
+                line = lines.setdefault(f"{each['index']}, {each['device']}, {each['dim']} dimensions", {})
+                line[each["rows"]] = each["ms_per_query"][asked]["median"]
+        series = tuple(Series(name, tuple(line), tuple(line.values())) for name, line in lines.items())
+        if series:
+            title = f"Search, queries {words}"
+            shown = series[:MOST_SERIES]
+            found[f"search-{asked}"] = Lines(title, "rows", "ms per query", shown, log_x=True, log_y=True)
+    return found
 
 
 def _bars(report: Mapping[str, Any], metric: str, title: str) -> Bars:
@@ -61,7 +84,7 @@ def _bars(report: Mapping[str, Any], metric: str, title: str) -> Bars:
         title,
         names,
         values,
-        *_interval(low, high, _MOST.get(metric, math.inf)),
+        *_interval(low, high, MOST[metric]),
         note=f"95 % intervals over {len(report['seeds'])} seeds" if len(report["seeds"]) > 1 else "One seed.",
         published=beside if any(one is not None for one in beside) else None,
     )
@@ -94,7 +117,7 @@ def _series(report: Mapping[str, Any], metric: str, here: Mapping[str, float]) -
             values, low, high = (
                 tuple(_known(each[end]) for each in known.values()) for end in ("mean", "low", "high")
             )
-            found.append(Series(method, tuple(known), values, *_interval(low, high, _MOST.get(metric, math.inf))))
+            found.append(Series(method, tuple(known), values, *_interval(low, high, MOST[metric])))
     return tuple(found)
 
 

@@ -51,6 +51,14 @@ class Point:
 PLAIN_POINT = Point()
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a study compares: keys of ``METHODS``, and places along its axis."""
+
+    methods: Sequence[str]
+    points: Sequence[Point] = (PLAIN_POINT,)
+
+
 def cell_name(method: str, point: Point) -> str:
     """The name of a method's cell at a point.
 

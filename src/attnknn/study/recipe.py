@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from attnknn.study.ablation import PARTS as PARTS
+from attnknn.study.ablation import QUICK, varied
+
 OURS = ("distance+raw", "uniform", "distance", "reliability", "attention", "attention+ensemble")
 """The methods of this package; each is compared with those before it and with every baseline."""
 
@@ -28,19 +31,30 @@ ON_IMAGES = (
 )
 """The methods for images; each is compared with those before it."""
 
-PARTS = ("projections", "distance_bias", "label_bias", "prototypes", "self_attention", "neighbor_dropout")
-"""The learned parts of the attention that can be switched off, one at a time."""
+IN_MANNERS = tuple(
+    f"{way}+{manner}"
+    for way in PLAIN
+    for manner in ("k-ensemble", "adaptive-k")
+    if (way, manner) != ("uniform", "adaptive-k")
+)
+"""Our methods on tables that do not answer plainly; each is compared with its plain one."""
 
-ABLATED = ("attention-none", "attention-all", *(f"attention-all-{part}" for part in PARTS))
-"""Attention without learned parts, with all of them, and with all but one; none is dropped for lack of gain."""
+USUAL_MANNERS = tuple(name for name in IN_MANNERS if name.startswith(("distance+", "attention+")))
+"""Those of them that a study runs unless told otherwise."""
 
 TAUGHT = ("untaught", "taught-5", "taught-20", "taught-20-as-is", "taught-100")
 """A class left out of the training, then taught by so many examples; as they are, or as much as a class weighs."""
 
+BARE, ONE_TEMPERATURE = "uncalibrated", "temperature"
+CALIBRATED = tuple(
+    f"attention-{kind}" for kind in (BARE, ONE_TEMPERATURE, "prior-mass", "density", "isotonic", "matrix")
+)
+"""One trained attention before calibration and after each kind of it."""
+
 CORRECTED = "+prior-correction"
 """Ends the name of a method that is told how frequent classes really are."""
 
-BASELINES = ("sklearn-knn", "mlp", "hgb", "lightgbm")
+BASELINES = ("sklearn-knn", "logistic", "mlp", "hgb", "lightgbm")
 
 
 def _with_correction(*names: str) -> tuple[str, ...]:
@@ -57,6 +71,8 @@ class Study:
         methods: What it compares, unless told otherwise; keys of ``methods.METHODS``.
         leads: Methods whose verdicts are printed; the report has all of them.
         on_images: What it compares on images; nothing where it has no meaning there.
+        quick: Of all these, what a quick run compares; None is everything.
+        further: What it compares on tables only where it is named.
     """
 
     name: str
@@ -64,21 +80,26 @@ class Study:
     methods: tuple[str, ...]
     leads: tuple[str, ...]
     on_images: tuple[str, ...] = ()
+    quick: tuple[str, ...] | None = None
+    further: tuple[str, ...] = ()
 
 
 STUDIES: dict[str, Study] = {
     "main": Study(
         "main",
-        "Every way of weighing neighbors beside kNN, MLP and boosted trees, calibrated alike, over seeds.",
-        methods=(*BASELINES, *OURS),
+        "Every way of weighing neighbors beside kNN, linear models, MLP and trees, calibrated alike, over seeds.",
+        methods=(*BASELINES, *OURS, *USUAL_MANNERS),
         leads=("attention", "attention+ensemble"),
         on_images=ON_IMAGES,
+        further=tuple(name for name in IN_MANNERS if name not in USUAL_MANNERS),
     ),
     "ablation": Study(
         "ablation",
-        "Every learned part of the attention switched off in turn, on the same vectors and neighbors.",
-        methods=ABLATED,
-        leads=("attention-all", *ABLATED[2:]),
+        "One thing changed at a time: parts and heads of the attention, then how its vectors are trained.",
+        methods=varied("tables"),
+        leads=(),
+        on_images=varied("images"),
+        quick=QUICK,
     ),
     "k-sweep": Study(
         "k-sweep",
@@ -100,6 +121,13 @@ STUDIES: dict[str, Study] = {
         methods=_with_correction("hgb", *PLAIN),
         leads=("attention",),
         on_images=_with_correction("cnn", *PLAIN),
+    ),
+    "calibration": Study(
+        "calibration",
+        "Reliability before and after each calibrator, with coverage and per-class curves.",
+        methods=(f"hgb-{BARE}", f"hgb-{ONE_TEMPERATURE}", *CALIBRATED),
+        leads=CALIBRATED[1:],
+        on_images=(f"cnn-{BARE}", f"cnn-{ONE_TEMPERATURE}", *CALIBRATED),
     ),
     "theory": Study(
         "theory",
@@ -123,6 +151,12 @@ STUDIES: dict[str, Study] = {
         on_images=TAUGHT,
     ),
 }
+
+
+TOGETHER = tuple(name for name in STUDIES if name != "new-class")
+"""The studies that ``all`` runs; that of a new class is about editing, and trains for itself."""
+
+EVERYTHING = Study("all", "All of them but new-class, on trainings that they share, with one page.", (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +197,9 @@ class OurSettings:
         validation_fraction: As in ``AttnKNNClassifier``.
         options: Further arguments of ``AttnKNNClassifier``, and ``ROBUST``.
         images: The state of ``ImageOptions``, which the CNN shares; None for tables.
-        k_ensemble: The k of a k-ensemble.
+        table: The state of ``TrainingOptions`` for tables; None trains as usual.
+        heads: Of the attention; None is as usual.
+        k_ensemble: The k of a k-ensemble of images; on tables they lie around the fitted k.
     """
 
     embedder: str = "auto"
@@ -172,6 +208,8 @@ class OurSettings:
     validation_fraction: float = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
     images: Mapping[str, Any] | None = None
+    table: Mapping[str, Any] | None = None
+    heads: int | None = None
     k_ensemble: tuple[int, ...] = (16, 64, 256, 1024, 4096)
 
 
@@ -181,6 +219,13 @@ class KNNGrid:
 
     k: tuple[int, ...] = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200)
     weights: tuple[str, ...] = ("uniform", "distance")
+
+
+@dataclass(frozen=True, slots=True)
+class LogisticGrid:
+    """What scikit-learn's logistic regression is tried with."""
+
+    C: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +282,7 @@ class Recipe:
         members: Members of an ensemble.
         ours: What our methods share.
         knn: Grid of ``sklearn-knn``.
+        logistic: Grid of ``logistic``.
         mlp: Grid of ``mlp``.
         boosting: Grid of ``hgb`` and ``lightgbm``.
         draws: Draws behind the floor of ECE and the bootstrap over test rows.
@@ -256,6 +302,7 @@ class Recipe:
     members: int = 5
     ours: OurSettings = field(default_factory=OurSettings)
     knn: KNNGrid = KNNGrid()
+    logistic: LogisticGrid = LogisticGrid()
     mlp: MLPGrid = MLPGrid()
     boosting: BoostingGrid = BoostingGrid()
     draws: int = 1000

@@ -1,11 +1,11 @@
-"""Figures as PNG, SVG or PDF files; needs matplotlib, which the extra ``plots`` brings."""
+"""Figures by matplotlib, which the extra ``plots`` brings: into files, or on sheets and axes of the caller."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnknn.errors import InvalidInput, MissingExtra
 from attnknn.study.figures import Bars, Figure, Lines, Matrix, Numbers, Reliability, Series, tick_text
@@ -13,11 +13,18 @@ from attnknn.study.svg import COLORS, DASHES, MOST_MARKED, MOST_NAMED, MOST_NUMB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Sheet
+    from matplotlib.figure import Figure as Page
+    from matplotlib.figure import SubFigure
+    from numpy.typing import NDArray
 
-_INK, _QUIET, _GRID, _ROWS = "#1f2933", "#52606d", "#e3e7ec", "#b8c4d0"
+    Sheet: TypeAlias = Page | SubFigure
+
+INK, QUIET = "#1f2933", "#52606d"
+HEIGHTS = (5, 1)
+"""Of the two parts of a reliability diagram, relative to each other."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_GRID, _ROWS = "#e3e7ec", "#b8c4d0"
 _SHADES = {"accuracy": (COLORS[0], 0.85), "too sure": (COLORS[1], 0.35), "not sure enough": (COLORS[2], 0.5)}
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # A date would make every file new, though it shows the same.
 _UNDATED: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
@@ -35,12 +42,35 @@ def write_figure(figure: Figure, path: Path) -> None:
     """
     if path.suffix not in _UNDATED:
         raise InvalidInput(f"a figure's file ends with {', '.join(_UNDATED)}, got {path.name!r}")
+    sheet = blank(size_of(figure))
+    draw(figure, sheet)
+    settle(sheet)
+    sheet.savefig(path, format=path.suffix[1:], dpi=160, metadata=_UNDATED[path.suffix])
+
+
+def need_matplotlib() -> None:
+    """Refuse at once where nothing can be drawn, before anything is computed for it.
+
+    Raises:
+        MissingExtra: There is no matplotlib.
+    """
     try:
-        from matplotlib.figure import Figure as Sheet
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
+        import matplotlib.figure  # noqa: F401
     except ImportError as missing:
         raise MissingExtra("figures need matplotlib: pip install 'attnknn[plots]'") from missing
-    sheet = Sheet(figsize=_size(figure), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
+
+
+def blank(size: tuple[float, float]) -> Page:
+    """A sheet of so many inches, width first, whose parts make room for each other."""
+    need_matplotlib()
+    from matplotlib.figure import Figure as Page
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    return Page(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
+
+
+def draw(figure: Figure, sheet: Sheet) -> None:
+    """Draw a figure with title and legend on a whole sheet, or on a part of one."""
     match figure:
         case Lines():
             _lines(figure, sheet)
@@ -50,11 +80,22 @@ def write_figure(figure: Figure, path: Path) -> None:
             _reliability(figure, sheet)
         case Matrix():
             _matrix(figure, sheet)
-    sheet.suptitle(_plain(figure.title), color=_INK, fontsize=12, fontweight="bold", wrap=True)
-    sheet.savefig(path, format=path.suffix[1:], dpi=160, metadata=_UNDATED[path.suffix])
+    sheet.suptitle(plain(figure.title), color=INK, fontsize=12, fontweight="bold", wrap=True)
 
 
-def _size(figure: Figure) -> tuple[float, float]:
+def settle(sheet: Page) -> None:
+    """Lay a sheet out for good, so that it always is the same: the solver leaves the last bits to chance."""
+    engine = sheet.get_layout_engine()
+    if engine is not None:
+        engine.execute(sheet)
+    sheet.set_layout_engine("none")
+    for axes in sheet.axes:
+        left, bottom, width, height = (round(part, 5) for part in axes.get_position(original=True).bounds)
+        axes.set_position((left, bottom, width, height))
+
+
+def size_of(figure: Figure) -> tuple[float, float]:
+    """Width and height in inches that suit a figure."""
     match figure:
         case Lines():
             return 6.4, 4.2 + 0.12 * len(figure.series)
@@ -75,7 +116,7 @@ def _lines(figure: Lines, sheet: Sheet) -> None:
     axes.set_yscale("log" if figure.log_y else "linear")
     _tick(axes, "x", figure.x_ticks)
     _tick(axes, "y", figure.y_ticks)
-    axes.set_ylabel(_plain(figure.y_label))
+    axes.set_ylabel(plain(figure.y_label))
     _below(axes, figure.x_label, figure.note)
     _legend(sheet, axes)
 
@@ -86,7 +127,7 @@ def _series(axes: Axes, series: Series, at: int) -> None:
     dash: Any = (0, DASHES[at]) if DASHES[at] else "-"
     look: dict[str, Any] = {"color": COLORS[at], "linestyle": dash, "linewidth": 1.8, "clip_on": False}
     stride = max(1, math.ceil(len(known) / MOST_MARKED))
-    axes.plot(series.x, series.y, marker=_MARKERS[at], markersize=5, markevery=stride, label=_plain(name), **look)
+    axes.plot(series.x, series.y, marker=MARKERS[at], markersize=5, markevery=stride, label=plain(name), **look)
     for run in runs([here and series.interval(point) is not None for point, here in enumerate(known)]):
         x, ends = [series.x[p] for p in run], [series.interval(p) or (math.nan, math.nan) for p in run]
         low, high = [end[0] for end in ends], [end[1] for end in ends]
@@ -104,9 +145,9 @@ def _bars(figure: Bars, sheet: Sheet) -> None:
     axes.barh(places, spans, left=figure.base, height=0.6, color=COLORS[0], alpha=0.85)
     for at in places:
         beside = axes.annotate(figure.label(at), (1.01, at), xycoords=("axes fraction", "data"))
-        beside.set(verticalalignment="center", color=_INK, fontsize=9)
+        beside.set(verticalalignment="center", color=INK, fontsize=9)
     _bar_marks(axes, figure)
-    axes.set_yticks(places, [_plain(name) for name in figure.names])
+    axes.set_yticks(places, [plain(name) for name in figure.names])
     axes.set_ylim(len(figure.names) - 0.4, -0.6)
     _tick(axes, "x", figure.ticks)
     _below(axes, figure.y_label, " ".join(figure.notes))
@@ -120,7 +161,7 @@ def _bar_marks(axes: Axes, figure: Bars) -> None:
     known = [(at, *ends) for at in places if (ends := figure.interval(at)) and not math.isnan(figure.values[at])]
     for order, (at, low, high) in enumerate(known):
         label = None if order else "95 % interval"
-        axes.plot([low, high], [at, at], color=_INK, linewidth=1.3, marker="|", markersize=7, label=label)
+        axes.plot([low, high], [at, at], color=INK, linewidth=1.3, marker="|", markersize=7, label=label)
     reported = [(value, at + 0.4) for at in places if (value := figure.reported(at)) is not None]
     if reported:
         x, y = zip(*reported, strict=True)
@@ -128,21 +169,26 @@ def _bar_marks(axes: Axes, figure: Bars) -> None:
 
 
 def _reliability(figure: Reliability, sheet: Sheet) -> None:
-    upper, lower = sheet.subplots(2, 1, sharex=True, height_ratios=(5, 1))
+    upper, lower = sheet.subplots(2, 1, sharex=True, height_ratios=HEIGHTS)
+    draw_reliability(figure, upper, lower)
+    _legend(sheet, upper)
+
+
+def draw_reliability(figure: Reliability, upper: Axes, lower: Axes) -> None:
+    """Draw a diagram without title and legend: accuracy on one pair of axes, the rows of each bin on another."""
     for axes in (upper, lower):
-        _dress(axes)
+        dress(axes)
     for at in figure.shown:
         _bin(upper, figure, at)
     for name, (color, alpha) in _SHADES.items():
         upper.bar([0], [0], color=color, alpha=alpha, label=name)
     if any(figure.interval(at) for at in figure.shown):
-        upper.errorbar([], [], [], color=_INK, linewidth=1.2, capsize=3, label="95 % interval")
-    upper.plot([0, 1], [0, 1], color=_INK, linestyle="--", linewidth=1.2)
+        upper.errorbar([], [], [], color=INK, linewidth=1.2, capsize=3, label="95 % interval")
+    upper.plot([0, 1], [0, 1], color=INK, linestyle="--", linewidth=1.2)
     _counts(lower, figure)
     _tick(upper, "x", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
     _tick(upper, "y", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
     upper.set_ylabel("accuracy")
-    _legend(sheet, upper)
 
 
 def _counts(axes: Axes, figure: Reliability) -> None:
@@ -167,7 +213,7 @@ def _bin(axes: Axes, figure: Reliability, at: int) -> None:
     axes.bar(left, gap, wide, bottom=agreed, align="edge", color=color, alpha=alpha, edgecolor="white")
     if interval:
         middle = left + wide / 2
-        axes.plot([middle, middle], interval, color=_INK, linewidth=1.2, marker="_", markersize=5)
+        axes.plot([middle, middle], interval, color=INK, linewidth=1.2, marker="_", markersize=5)
 
 
 def _matrix(figure: Matrix, sheet: Sheet) -> None:
@@ -183,11 +229,11 @@ def _matrix(figure: Matrix, sheet: Sheet) -> None:
     if len(figure.names) <= MOST_NUMBERED:
         for truth in classes:
             for answer in classes:
-                color = "white" if shares[truth][answer] > 0.55 else _INK
+                color = "white" if shares[truth][answer] > 0.55 else INK
                 count = f"{figure.counts[truth][answer]}"
                 axes.text(answer, truth, count, ha="center", va="center", color=color, fontsize=8)
     axes.spines[:].set(visible=True, color=_GRID)
-    names = [_plain(name) for name in figure.names] if len(figure.names) <= MOST_NAMED else []
+    names = [plain(name) for name in figure.names] if len(figure.names) <= MOST_NAMED else []
     places = range(len(names))
     axes.set_xticks(places, names, rotation=90 if any(len(name) > 3 for name in names) else 0)
     axes.set_yticks(places, names)
@@ -197,17 +243,32 @@ def _matrix(figure: Matrix, sheet: Sheet) -> None:
 
 def _axes(sheet: Sheet) -> Axes:
     axes = sheet.subplots()
-    _dress(axes)
+    dress(axes)
     return axes
 
 
-def _dress(axes: Axes) -> None:
+def subplots(count: int, size: tuple[float, float]) -> NDArray[Any]:
+    """Axes beside each other in a figure that pyplot knows, so that notebooks and ``show`` show it."""
+    need_matplotlib()
+    import matplotlib.pyplot as plt
+
+    axes: NDArray[Any] = plt.subplots(1, count, figsize=size, layout="constrained", squeeze=False)[1][0]
+    return axes
+
+
+def dress(axes: Axes) -> None:
+    """Give axes the look of all figures."""
     axes.set_axisbelow(True)
     axes.grid(color=_GRID, linewidth=0.8)
-    axes.tick_params(colors=_INK, length=0, pad=6, labelsize=9)
-    axes.xaxis.label.set_color(_QUIET)
-    axes.yaxis.label.set_color(_QUIET)
+    axes.tick_params(colors=INK, length=0, pad=6, labelsize=9)
+    axes.xaxis.label.set_color(QUIET)
+    axes.yaxis.label.set_color(QUIET)
     axes.spines[:].set_visible(False)
+
+
+def title(axes: Axes, words: str) -> None:
+    """Words above axes."""
+    axes.set_title(plain(words), color=INK, fontsize=11)
 
 
 def _tick(axes: Axes, side: str, ticks: Numbers) -> None:
@@ -218,7 +279,7 @@ def _tick(axes: Axes, side: str, ticks: Numbers) -> None:
 
 
 def _below(axes: Axes, label: str, note: str) -> None:
-    axes.set_xlabel("\n".join([_plain(label), *wrap(_plain(note), 88)]))
+    axes.set_xlabel("\n".join([plain(label), *wrap(plain(note), 88)]))
 
 
 def _legend(sheet: Sheet, axes: Axes) -> None:
@@ -227,6 +288,6 @@ def _legend(sheet: Sheet, axes: Axes) -> None:
     sheet.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
-def _plain(words: str) -> str:
+def plain(words: str) -> str:
     """Words as they are: matplotlib would read what stands between dollars as mathematics."""
     return words.replace("$", r"\$")

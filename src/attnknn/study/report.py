@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 
 from attnknn.metrics import seed_interval
+from attnknn.study.ablation import reference_pairs
+from attnknn.study.calibrations import calibration_pairs
 from attnknn.study.cells import Cells
-from attnknn.study.differences import BUILDERS, DRAWN, difference, image_pairs, pairs
+from attnknn.study.differences import BUILDERS, DRAWN, difference, image_pairs
+from attnknn.study.manners import table_pairs
 from attnknn.study.methods import METHODS
 from attnknn.study.points import method_of
-from attnknn.study.recipe import ABLATED, CORRECTED, OURS, TAUGHT
+from attnknn.study.recipe import CORRECTED, OURS, TAUGHT, Recipe
 from attnknn.study.verdicts import verdicts
 
-COMPARED = (*OURS, *(f"{name}{CORRECTED}" for name in OURS), *ABLATED, *TAUGHT)
+COMPARED = (*OURS, *(f"{name}{CORRECTED}" for name in OURS), *TAUGHT)
 """Methods that are compared with those before them and with all others."""
 
 Found = dict[tuple[str, int], dict[str, Any]]
@@ -46,6 +49,7 @@ def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], failed: Mapping[s
         "uncalibrated": {name: _summary(done, name, all_seeds, "uncalibrated") for name in names},
         "settings": {name: _each(done, name, all_seeds, lambda cell: cell["settings"]) for name in names},
         "recalls": {name: _each(done, name, all_seeds, lambda cell: cell.get("recalls")) for name in names},
+        "history": _history(done, names, all_seeds),
         "points": {name: {"at": points[name]["at"], "line": points[name]["line"]} for name in sorted(points)},
         "retention": _retention(done, names, all_seeds),
         "differences": gaps,
@@ -79,6 +83,16 @@ def _retention(done: Found, names: Sequence[str], seeds: Sequence[int]) -> dict[
     return found
 
 
+def _history(done: Found, names: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
+    """How each training went, by seed; along an axis that where nothing is changed, and cells have the others."""
+    known: dict[str, Any] = {}
+    for name in names:
+        each = _each(done, name, seeds, lambda cell: cell.get("history"))
+        if any(each) and each not in known.values():  # a corrected method has the training of the method itself
+            known[name] = each
+    return {name: each for name, each in known.items() if "@" not in name} or known
+
+
 def _each(done: Found, method: str, seeds: Sequence[int], value: Any) -> list[Any]:
     """A value of each seed; None where the method has no such cell."""
     return [value(done[method, seed]) if (method, seed) in done else None for seed in seeds]
@@ -107,19 +121,27 @@ def _seconds(done: Found, method: str, seeds: Sequence[int]) -> dict[str, Any]:
 def _differences(cells: Cells, done: Found, methods: Sequence[str]) -> dict[str, Any]:
     drawn = {key: cells.predictions(*key) for key in done} if cells.recipe.train_rows is not None else None
     found: dict[str, Any] = {}
-    images = cells.recipe.ours.images is not None and cells.recipe.study == "main"
-    for mine, other in _pairs(methods, images):
+    for mine, other in _pairs(methods, cells.recipe):
         gaps = {metric: _difference(done, drawn, (mine, other), metric) for metric in BUILDERS}
         found.setdefault(mine, {})[other] = {metric: gap for metric, gap in gaps.items() if gap is not None}
     return found
 
 
-def _pairs(names: Sequence[str], images: bool) -> Iterator[tuple[str, str]]:
+def _pairs(names: Sequence[str], recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Cells that are compared: methods at the same point."""
     for point in dict.fromkeys(name.partition("@")[1:] for name in names):
         here = [method_of(name) for name in names if name.partition("@")[1:] == point]
-        for both in image_pairs(here) if images else pairs(here, COMPARED):
+        for both in _compared(here, recipe):
             yield both[0] + "".join(point), both[1] + "".join(point)
+
+
+def _compared(methods: Sequence[str], recipe: Recipe) -> list[tuple[str, str]]:
+    if recipe.study == "ablation":
+        return reference_pairs(methods)
+    if recipe.study == "calibration":
+        return calibration_pairs(methods)
+    images = recipe.ours.images is not None and recipe.study == "main"
+    return image_pairs(methods) if images else table_pairs(methods, COMPARED)
 
 
 def _difference(done: Found, drawn: Any, names: tuple[str, str], metric: str) -> dict[str, Any] | None:

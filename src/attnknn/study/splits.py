@@ -15,8 +15,18 @@ from attnknn.data.noise import flip_labels
 from attnknn.data.tails import long_tail
 from attnknn.errors import InvalidInput
 from attnknn.study.points import Point
-from attnknn.study.recipe import ROBUST, Noise, OurSettings, Recipe, Validation
-from attnknn.train import ImageOptions
+from attnknn.study.recipe import (
+    ROBUST,
+    BoostingGrid,
+    MLPGrid,
+    Noise,
+    OurSettings,
+    Recipe,
+    Rounds,
+    Validation,
+)
+from attnknn.study.source import SOURCES, Source
+from attnknn.train import ImageOptions, TrainingOptions
 from attnknn.train.policies import policy_for
 
 if TYPE_CHECKING:
@@ -25,6 +35,7 @@ if TYPE_CHECKING:
 Rows = NDArray[np.int64]
 Check = tuple[Rows, Rows]  # rows to fit on, rows held out
 
+QUICK_ROWS, QUICK_EPOCHS = 20_000, 5
 LETTER_TRAIN_ROWS = 16_000  # its description trains on the first 16,000 and tests on the rest
 
 
@@ -96,11 +107,13 @@ def recipe_for(
     noise: Noise | None = None,
     k: int | None = None,
     images: Mapping[str, Any] | None = None,
-    most_rows: int | None = None,
+    quick: bool = False,
+    source: str | None = None,
 ) -> Recipe:
     """The recipe of a data set; ``named`` says that ``data`` is one of ``NAMED``, so that its rule counts.
 
-    ``images`` are options of ``ImageOptions`` that differ from the usual ones.
+    ``images`` are options of ``ImageOptions`` that differ from the usual ones, and ``quick`` is for a first look;
+    ``source`` is one of ``SOURCES``, whose settings are the usual ones then.
 
     Raises:
         InvalidInput: ``test_share`` was given, but the set has an official split.
@@ -111,7 +124,16 @@ def recipe_for(
     pictures = is_images(X)
     if images and not pictures:
         raise InvalidInput(f"{data} is a table, which does not read {', '.join(images)}")
-    trained = {"augmentation": policy_for(data if named else None), **(images or {})}
+    if source is not None and not pictures:
+        raise InvalidInput(f"{source} is a recipe of images; {data} is a table")
+    usual = OurSettings() if source is None else _as_source(SOURCES[source])
+    short = {"epochs": QUICK_EPOCHS} if quick else {}
+    trained = {
+        "augmentation": policy_for(data if named else None),
+        **(usual.images or {}),
+        **short,
+        **(images or {}),
+    }
     recipe = Recipe(
         study=study,
         data=data,
@@ -121,13 +143,34 @@ def recipe_for(
         test_share=None if rule.train_rows is not None else test_share or rule.test_share,
         drop_duplicates=rule.drop_duplicates,
         members=members,
-        most_rows=most_rows,
-        ours=OurSettings(
-            n_neighbors="auto" if k is None else k,
+        ours=replace(
+            usual,
+            n_neighbors=usual.n_neighbors if k is None else k,
             images=ImageOptions(**trained).state() if pictures else None,
         ),
     )
-    return noisy(recipe, noise or Noise())
+    return noisy(quickened(recipe) if quick else recipe, noise or Noise())
+
+
+def _as_source(source: Source) -> OurSettings:
+    return OurSettings(
+        n_neighbors=source.k, images=source.images, heads=source.heads, k_ensemble=source.k_ensemble
+    )
+
+
+def quickened(recipe: Recipe) -> Recipe:
+    """The recipe for a first look: few rows and short trainings, little tried and hardly anything averaged."""
+    short = None if recipe.ours.images is not None else TrainingOptions(epochs=QUICK_EPOCHS).state()
+    return replace(
+        recipe,
+        most_rows=QUICK_ROWS,
+        members=min(2, recipe.members),
+        validation=replace(recipe.validation, folds_below=0),
+        mlp=MLPGrid(hidden=((128,),), rounds=Rounds(step=1, patience=5, most=50)),
+        boosting=BoostingGrid(learning_rate=(0.1,), leaves=(31,), rounds=Rounds(step=20, patience=2, most=200)),
+        draws=200,
+        ours=replace(recipe.ours, table=short),
+    )
 
 
 def noisy(recipe: Recipe, noise: Noise) -> Recipe:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from attnknn.study.record import write_bytes
+from attnknn.study.verdicts import short
 
 METRICS: Final = {
     "accuracy": "accuracy",
@@ -26,6 +27,9 @@ METRICS: Final = {
 }
 """Metrics of a table, and how they are written."""
 
+MOST: Final = dict.fromkeys(METRICS, 1.0) | {"nll": math.inf, "brier": 2.0}
+"""What a metric cannot exceed; none is below 0. An interval is shown no further than that."""
+
 _SPECIAL = str.maketrans({each: f"\\{each}" for each in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\^{}"})
 
 
@@ -38,6 +42,20 @@ def write_tables(report: Mapping[str, Any], folder: Path) -> list[Path]:
             write_bytes(path, text.encode())
             written.append(path)
     return written
+
+
+def in_words(found: Mapping[str, Any] | None, metric: str) -> tuple[str, str]:
+    """A mean and its interval as a reader sees them; no interval is shown beyond what the metric can be.
+
+    >>> in_words({"mean": 0.98, "low": 0.94, "high": 1.02}, "accuracy")
+    ('.9800', '.9400 to 1.0000')
+    """
+    if found is None or not finite(found["mean"]):
+        return "–", ""
+    if not finite(found["low"]):
+        return short(found["mean"]), ""
+    ends = max(0.0, found["low"]), min(MOST.get(metric, math.inf), found["high"])
+    return short(found["mean"]), " to ".join(map(short, ends))
 
 
 def as_csv(methods: Mapping[str, Mapping[str, Any]]) -> str:

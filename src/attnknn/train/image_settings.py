@@ -99,6 +99,8 @@ class ImageOptions(TrainingOptions):
             raise InvalidInput("nca=0 and auxiliary=0 leave nothing to learn from")
         if not self.nca and self.hard:
             raise InvalidInput(f"hard={self.hard} is a loss of neighbors, but nca=0 has none")
+        if not self.nca and not self.leave_one_out:
+            raise InvalidInput("leave_one_out=False is of a loss of neighbors, but nca=0 has none")
         for name, usual in (("trunk_lr", 1.0), ("layer_decay", 1.0), ("relabel", 0)):
             if self.frozen and getattr(self, name) != usual:
                 raise InvalidInput(f"{name}={getattr(self, name)} is of a backbone that learns, but it is frozen")

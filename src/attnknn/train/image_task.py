@@ -52,9 +52,9 @@ class _Model(nn.Module):
 class ImageTask:
     """See :class:`~attnknn.train.loop.Task`.
 
-    A query never sees itself, a view of itself, nor an image of its group. Keys are the vectors that the images
-    had when they were last in a batch, unmixed; similarities are computed anew in each step. A mixed image is
-    never a key, and leaves out both images that it is made of.
+    A query never sees itself, a view of itself, nor an image of its group, unless the options let it. Keys are
+    the vectors that the images had when they were last in a batch, unmixed; similarities are computed anew in each
+    step. A mixed image is never a key, and leaves out both images that it is made of.
 
     Args:
         network: What is trained; it has a head.
@@ -185,6 +185,8 @@ class ImageTask:
         hidden = groups[:, None] == rows.groups[drawn]
         if options.mix is not None:
             hidden |= (groups[mixed.partner][:, None] == rows.groups[drawn]) & ~pure
+        if not options.leave_one_out:
+            hidden.zero_()
         shares = class_shares(
             *(vectors, keys, rows.targets[drawn], model.scale), leave_out=hidden, key_prior=rows.logs[drawn]
         )

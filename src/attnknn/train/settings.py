@@ -41,6 +41,8 @@ class TrainingOptions:
         temperature: Of the contrastive loss; 0.1.
         margin: Of the contrastive loss; 0.
         corruption: Share of the columns swapped in a view; 0.2.
+        leave_one_out: Whether a row never sees itself while vectors are trained. Without it the nearest neighbor
+            of a row is the row itself, and there is little to learn: for ablations.
         entropy: Weight of the entropy of the attention, which is then encouraged.
         embed_dim: Width of the vectors, for the embedders that have a choice.
         blocks: Residual blocks of the periodic embedder; 0.
@@ -69,6 +71,7 @@ class TrainingOptions:
     temperature: float | None = None
     margin: float | None = None
     corruption: float | None = None
+    leave_one_out: bool = True
     entropy: float = 0.0
     embed_dim: int | None = None
     blocks: int | None = None
@@ -96,8 +99,9 @@ class TrainingOptions:
         for name in ("temperature", "margin", "corruption"):
             if getattr(self, name) is not None and not self.contrastive:
                 raise InvalidInput(f"{name}={getattr(self, name)} is of the contrastive loss, but contrastive=0")
-        if not isinstance(self.join_validation, bool):
-            raise InvalidInput(f"join_validation must be True or False, got {self.join_validation!r}")
+        for name in ("join_validation", "leave_one_out"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInput(f"{name} must be True or False, got {getattr(self, name)!r}")
 
     def loop(self, rows: int) -> LoopOptions:
         """The options of the loop for so many training rows."""
@@ -135,6 +139,7 @@ class TrainingOptions:
         return {
             name: os.fspath(value) if isinstance(value, os.PathLike) else value
             for name, value in asdict(self).items()
+            if name != "leave_one_out" or not value  # studies and checkpoints from before it go on
         }
 
 

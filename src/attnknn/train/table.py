@@ -58,8 +58,8 @@ class _Nca(nn.Module):
 class NcaTask:
     """Every training row looks for its class among the others; see :class:`~attnknn.train.loop.Task`.
 
-    A query never sees itself nor a row of its group. Keys are drawn anew for each step and embedded by the
-    network as it is, so no distance is ever stale.
+    A query never sees itself nor a row of its group, unless the options let it. Keys are drawn anew for each step
+    and embedded by the network as it is, so no distance is ever stale.
 
     Args:
         network: What is trained.
@@ -122,7 +122,7 @@ class NcaTask:
                 labels,
                 self.model.scale,
                 metric=self.model.network.metric,
-                leave_out=same_group(rows.groups[batch], rows.groups[at]),
+                leave_out=same_group(rows.groups[batch], rows.groups[at]) if options.leave_one_out else None,
                 smoothing=options.label_smoothing,
                 classes=self.classes,
                 sample_weight=None if weights is None else weights[: len(batch)],

@@ -1,0 +1,80 @@
+"""What a study compares, as its user may ask for it. Imports nothing slow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnknn.errors import InvalidInput
+from attnknn.study.points import POINTS, Scope, points_of
+from attnknn.study.recipe import STUDIES, TOGETHER, Study
+
+_SLOW = ("lightgbm", "attention+ensemble")  # a quick run has them only where they are named
+_BOUNDS = {"k-sweep": (1, 1_000_000), "noise": (0, 0.9), "imbalance": (1e-6, 1)}
+
+
+def scope_of(
+    study: Study,
+    *,
+    images: bool,
+    methods: Sequence[str] | None = None,
+    along: Sequence[float] | None = None,
+    quick: bool = False,
+) -> Scope:
+    """The methods and points of a study.
+
+    Args:
+        study: Which.
+        images: Whether it is of images, not of a table.
+        methods: Some of those that the study offers; None takes what is usual.
+        along: Places on its axis; None takes the usual ones.
+        quick: Only the ends of the axis, and what takes long only where it is named.
+
+    Raises:
+        InvalidInput: The study has no such method or place.
+    """
+    offered = _offered(study, images=images, named=methods is not None)
+    asked = chosen(methods, offered)
+    if quick and methods is None:
+        asked = [name for name in asked if name in (study.quick or asked) and name not in _SLOW]
+    return Scope(asked, points_of(study.name, _along(study, along), quick=quick))
+
+
+def all_scopes(*, images: bool, quick: bool = False) -> dict[str, Scope]:
+    """What each study compares that runs together with all others."""
+    return {name: scope_of(STUDIES[name], images=images, quick=quick) for name in TOGETHER}
+
+
+def chosen(names: Sequence[str] | None, offered: Sequence[str]) -> list[str]:
+    """Those of the offered methods that are named, in their order; all where none is.
+
+    Raises:
+        InvalidInput: A name that is not offered, or no name.
+    """
+    if names is None:
+        return list(offered)
+    unknown = [name for name in names if name not in offered]
+    if unknown or not names:
+        what = f"no method is called {unknown[0]!r}" if unknown else "no method is named"
+        raise InvalidInput(f"{what}; try one of: {', '.join(offered)}")
+    return [name for name in offered if name in names]
+
+
+def _offered(study: Study, *, images: bool, named: bool) -> tuple[str, ...]:
+    if images:
+        return study.on_images
+    return (*study.methods, *study.further) if named else study.methods
+
+
+def _along(study: Study, along: Sequence[float] | None) -> Sequence[float] | None:
+    """Places on the axis of a study, checked."""
+    if along is None:
+        return None
+    if study.name not in POINTS:
+        raise InvalidInput(f"{study.name} has no axis to place points along; {', '.join(POINTS)} have one")
+    low, high = _BOUNDS[study.name]
+    whole = study.name == "k-sweep"
+    fits = [low <= each <= high and (not whole or float(each).is_integer()) for each in along]
+    if not fits or not all(fits):
+        kind = "whole numbers" if whole else "numbers"
+        raise InvalidInput(f"{study.name} goes along {kind} from {low:g} to {high:g}, got {list(along)}")
+    return [int(each) for each in along] if whole else along
