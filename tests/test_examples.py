@@ -14,7 +14,7 @@ def test_a_notebook_runs(path, tmp_path):
     nbformat = pytest.importorskip("nbformat", reason="needs what attnknn[dev] brings")
     nbclient = pytest.importorskip("nbclient", reason="needs what attnknn[dev] brings")
     notebook = nbformat.read(path, as_version=4)
-    assert not any(cell.get("outputs") for cell in notebook.cells), "is kept without outputs: they would grow stale"
+    assert not any(cell.get("outputs") for cell in notebook.cells), "outputs would grow stale: clear them"
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     said = [out.text for cell in notebook.cells for out in cell.get("outputs", []) if out.output_type == "stream"]
     assert any("no difference found between attention" in text or "attention has " in text for text in said)

@@ -75,6 +75,7 @@ def test_a_run_of_all_goes_seed_by_seed_and_on_where_it_was(together):
     again: list[str] = []
     same = engine.run_all(recipe, task, SCOPES, seeds=[0, 1], out=out, device="cpu", commit="c", say=again.append)
     assert not [text for text in again if ": cell " in text]
+    assert (found.report["run"]["cells"], same.report["run"]["cells"]) == (26, 0)
     assert json.dumps(same.report["studies"]["main"]["methods"]) == json.dumps(
         found.report["studies"]["main"]["methods"]
     )

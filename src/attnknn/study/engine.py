@@ -177,16 +177,18 @@ def run_all(
     Raises:
         InvalidInput: As in ``run_study``.
     """
-    machine = Machine.here(device, commit)
+    machine, watch = Machine.here(device, commit), Stopwatch()
     _check_rows(task, recipe, seeds)
     Cells.open(out, recipe)
     plans = [Plan.of(replace(recipe, study=name), scope, seeds, out / name) for name, scope in scopes.items()]
+    run = sum(len(plan.todo()) for plan in plans)
     failed = _fill(plans, task, machine, say)
     reports = {
         plan.cells.recipe.study: _finished(plan, reasons, machine, also, say)
         for plan, reasons in zip(plans, failed, strict=True)
     }
-    told = {"study": recipe.study, "config": recipe.config(), "recipe": recipe.hash, "studies": reports}
+    told = {"study": recipe.study, "config": recipe.config(), "recipe": recipe.hash}
+    told |= {"run": {"cells": run, "seconds": watch.seconds}, "studies": reports}
     report = record.recorded(told, given_commit=machine.commit)
     write_overview(report, [plan.cells for plan in plans], out)
     named = {
