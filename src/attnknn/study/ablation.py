@@ -79,7 +79,7 @@ VARIANTS: dict[str, Variant] = {
 """Each by its name; none is dropped for lack of gain."""
 
 QUICK = ("attention-none", "attention-all", f"attention-all-heads-{HEADS[0]}")
-"""Of what shares the vectors of one training: no part, all of them, and one head; 8 take as long as all the rest."""
+"""Of what shares the vectors of one training: no part, all of them, and one head; 8 would take far longer."""
 
 
 def varied(data: Literal["tables", "images"]) -> tuple[str, ...]:
