@@ -87,7 +87,9 @@ def test_the_folder_may_come_from_the_environment(tmp_path, monkeypatch):
     [
         ("adult", (48_842, 14), {"<=50K", ">50K"}),
         ("wine-quality-red", (1_599, 11), set(range(3, 9))),
+        ("wine-quality-red-good", (1_599, 11), {"good", "plain"}),
         ("wine-quality-white", (4_898, 11), set(range(3, 10))),
+        ("wine-quality-white-good", (4_898, 11), {"good", "plain"}),
         ("bank-marketing", (41_188, 19), {"no", "yes"}),
         ("letter", (20_000, 16), set("ABCDEFGHIJKLMNOPQRSTUVWXYZ")),
         ("german-credit", (1_000, 20), {"good", "bad"}),
@@ -133,6 +135,7 @@ def test_red_wine_has_its_240_duplicates():
     data = load_named("wine-quality-red")
     groups = duplicate_groups(data.X)
     assert len(groups) - len(np.unique(groups)) == 240
+    assert ((load_named("wine-quality-red-good").y == "good") == (data.y >= 6)).all()
 
 
 @pytest.mark.data

@@ -72,11 +72,16 @@ _WINE_FILES = {
 }
 
 
-def _wine_quality(color: str) -> Source:
+def _wine_quality(color: str, *, good: bool = False) -> Source:
+    taste = (
+        f"Whether {color} Portuguese wines taste good, 6 or better"
+        if good
+        else f"Taste of {color} Portuguese wines"
+    )
     return Source(
-        target="quality",
-        description=f"Taste of {color} Portuguese wines, graded by experts, from eleven measures.",
-        read=uci.read_wine_quality(color),
+        target="good" if good else "quality",
+        description=f"{taste}, graded by experts, from eleven measures.",
+        read=uci.read_wine_quality(color, good=good),
         files=((f"wine-quality/winequality-{color}.csv", _WINE_FILES[color]),),
         title="Wine Quality",
     )
@@ -146,7 +151,9 @@ NAMED: dict[str, Source] = {
         train_count=uci.ADULT_TRAIN_ROWS,
     ),
     "wine-quality-red": _wine_quality("red"),
+    "wine-quality-red-good": _wine_quality("red", good=True),
     "wine-quality-white": _wine_quality("white"),
+    "wine-quality-white-good": _wine_quality("white", good=True),
     "bank-marketing": Source(
         target="y",
         description="Whether a client subscribes to a term deposit; the duration of the call is left out.",

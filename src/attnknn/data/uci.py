@@ -38,12 +38,17 @@ def read_adult(folder: Path) -> Labelled:
     return _labelled(frame, "income", lambda text: str(text).rstrip("."))
 
 
-def read_wine_quality(color: str) -> Callable[[Path], Labelled]:
-    """A reader of the red or the white wines; labels are the grades."""
+GOOD_WINE = 6
+"""The grade from which on a wine is called good."""
+
+
+def read_wine_quality(color: str, *, good: bool = False) -> Callable[[Path], Labelled]:
+    """A reader of the red or the white wines; labels are the grades, or whether they are good ones."""
 
     def read(folder: Path) -> Labelled:
         frame = _csv(folder / "wine-quality" / f"winequality-{color}.csv", sep=";")
-        return _labelled(frame, "quality", int)
+        X, grades = _labelled(frame, "quality", int)
+        return X, np.where(grades >= GOOD_WINE, "good", "plain") if good else grades
 
     return read
 

@@ -52,7 +52,9 @@ RULES: dict[str, Rule] = {
     "letter": Rule(train_rows=LETTER_TRAIN_ROWS),
     "digits": Rule(test_share=0.3),
     "wine-quality-red": Rule(drop_duplicates=True),
+    "wine-quality-red-good": Rule(drop_duplicates=True),
     "wine-quality-white": Rule(drop_duplicates=True),
+    "wine-quality-white-good": Rule(drop_duplicates=True),
 }
 
 NOISY = {"epochs": 60, "mix": "cutmix", "mix_alpha": 1.0, "mix_share": 0.5, "relabel": 2}
