@@ -1,4 +1,4 @@
-"""Write the tables of README.md and of docs/reference/results.md from the recorded runs in results/.
+"""Write the tables of README.md and of docs/reference/results.md, and figures, from the recorded runs in results/.
 
 python benchmarks/tables.py
 """
@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import image_tables
+from attnknn.study.plots import bars
 from attnknn.study.recipe import PARTS
+from attnknn.study.svg import STYLE, svg
 from attnknn.study.verdicts import JUDGED, short, verdict
 from image_tables import estimate, wrong
 
@@ -227,13 +229,32 @@ def updated(page: str, results: Path) -> str:
 
 
 PAGES = ("README.md", "docs/reference/results.md")
+FIGURES = {"cifar10-accuracy": ("cifar10", "accuracy"), "adult-nll": ("adult", "nll")}
+"""Figures of the README: the set whose methods are drawn, and the metric."""
+
+
+def figures(results: Path) -> dict[str, str]:
+    """The content of each figure's file, by its name in docs/figures."""
+    reports = {data: json.loads((results / data / "main.json").read_text()) for data, _ in FIGURES.values()}
+    return {f"{name}.svg": _alone(svg(bars(reports[data], metric))) for name, (data, metric) in FIGURES.items()}
+
+
+def _alone(drawn: str) -> str:
+    """A figure of a page as a file of its own, in the colors that the page would give it."""
+    page = ".plot { color: #1f2933 } @media (prefers-color-scheme: dark) { .plot { color: #e6eaee } }"
+    head, _, rest = drawn.partition(">")
+    return f"{head}><style>{STYLE}{page}</style>{rest}\n"
 
 
 def main() -> None:
-    """Rewrite the pages."""
+    """Rewrite the pages, and draw the figures."""
     for name in PAGES:
         page = ROOT / name
         page.write_text(updated(page.read_text(), ROOT / "results"))
+    folder = ROOT / "docs" / "figures"
+    folder.mkdir(exist_ok=True)
+    for name, content in figures(ROOT / "results").items():
+        (folder / name).write_text(content)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,12 @@ def test_the_tables_of_a_page_are_those_of_the_recorded_runs(tables, page):
     assert "| `attention` |" in text or "| adult |" in text
 
 
+def test_the_figures_of_the_readme_are_those_of_the_recorded_runs(tables):
+    for name, content in tables.figures(ROOT / "results").items():
+        assert (ROOT / "docs" / "figures" / name).read_text() == content
+        assert f"docs/figures/{name}" in (ROOT / "README.md").read_text()
+
+
 def report(**methods):
     return {
         "command": "attnknn study main --data made-up --out runs",

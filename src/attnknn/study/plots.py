@@ -46,7 +46,7 @@ def plots_of(report: Mapping[str, Any], cells: Cells, leads: Sequence[str]) -> d
         if report["study"] in AXES:
             found |= _lines(report, metric, title)
         else:
-            found[metric] = _bars(report, metric, title)
+            found[metric] = bars(report, metric)
     if report["study"] == "calibration":
         return found | calibration_figures(report, cells)
     return found | _diagrams(report, cells, leads) | training_figures(report)
@@ -69,16 +69,22 @@ def _searches(places: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:
     return found
 
 
-def _bars(report: Mapping[str, Any], metric: str, title: str) -> Bars:
-    names = tuple(report["methods"])
+def bars(report: Mapping[str, Any], metric: str) -> Bars:
+    """A bar for each method of a report, with its interval and what others published.
+
+    Args:
+        report: As ``report_of`` makes it.
+        metric: A key of ``SHOWN``.
+    """
+    title, names = SHOWN[metric], tuple(report["methods"])
     each = [report["methods"][name][metric] for name in names]
     values, low, high = (tuple(_known(one[end]) for one in each) for end in ("mean", "low", "high"))
-    told = {
-        one.method: one.value
-        for one in published(report["study"], report["config"]["data"])
-        if one.metric == metric
-    }
-    beside = tuple(told.get(name) for name in names)
+    told: dict[str, list[float]] = {}
+    for one in published(report["study"], report["config"]["data"]):
+        if one.metric == metric:
+            told.setdefault(one.method, []).append(one.value)
+    best = max if metric == "accuracy" else min
+    beside = tuple(best(told[name]) if name in told else None for name in names)
     return Bars(
         f"{title} on {report['config']['data']}",
         title,
