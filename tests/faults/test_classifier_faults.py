@@ -315,7 +315,7 @@ if __debug__:
 X = np.random.default_rng(0).normal(size=(40, 3)) + np.arange(40)[:, None] % 2 * 4
 y = np.arange(40) % 2
 for index in ("exact", "hnsw"):
-    model = AttnKNNClassifier(3, index=index, embedder="identity").fit(X, y)
+    model = AttnKNNClassifier(3, index=index, embedder="identity", weights="softmax").fit(X, y)
     refused = [
         lambda: model.predict(X[:, :2]),
         lambda: model.predict(np.zeros((2, 4))),
@@ -332,10 +332,10 @@ for index in ("exact", "hnsw"):
         except ValueError:
             continue
         raise SystemExit(f"{index}: case {at} was not refused")
-    rows = AttnKNNClassifier(10**6, index=index).fit(X, y).kneighbors(X[:5])[1]
+    rows = AttnKNNClassifier(10**6, index=index, weights="softmax").fit(X, y).kneighbors(X[:5])[1]
     if rows.shape != (5, 40) or rows.min() < 0 or rows.max() > 39:
         raise SystemExit(f"{index}: rows that do not exist")
-    if (AttnKNNClassifier(index=index).fit(X, y * 0).predict_proba(X) != 1.0).any():
+    if (AttnKNNClassifier(index=index, weights="softmax").fit(X, y * 0).predict_proba(X) != 1.0).any():
         raise SystemExit(f"{index}: one class is not certain")
     if model.score(X, y) < 0.95:
         raise SystemExit(f"{index}: wrong answers")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -280,13 +279,3 @@ def test_without_matplotlib_nothing_is_computed_and_the_message_says_what_to_ins
     ):
         with pytest.raises(MissingExtra, match=re.escape("pip install 'attnknn[plots]'")):
             make()
-
-
-def test_matplotlib_waits_until_something_is_drawn():
-    code = """
-import sys
-from attnknn.study import displays, neighbors_display, paper, pdf
-assert not [name for name in sys.modules if name.startswith("matplotlib")]
-"""
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 0, ran.stderr
