@@ -153,7 +153,7 @@ def test_mnist_is_learned_from_a_few_pictures():
         pytest.skip("the original files of mnist are not shipped: there is no MNIST in ATTNKNN_DATA")
     found = load_named("mnist")
     smaller, kept = found.X[:, ::2, ::2], np.flatnonzero(found.y < 4)  # four classes, a quarter of the pixels
-    learn, asked = np.intersect1d(kept, found.train_rows)[:150], np.intersect1d(kept, found.test_rows)[:200]
+    learn, asked = np.intersect1d(kept, found.train_rows)[:120], np.intersect1d(kept, found.test_rows)[:150]
     options = ImageOptions(epochs=4, augmentation="digits", embed_dim=32, batch_size=20, validate_every=4)
     model = AttnKNNClassifier(training=options, random_state=0, device="cpu").fit(smaller[learn], found.y[learn])
     assert model.score(smaller[asked], found.y[asked]) > 0.7
