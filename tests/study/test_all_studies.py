@@ -12,6 +12,7 @@ from mixed import mixed
 from attnknn import study
 from attnknn.errors import InvalidInput
 from attnknn.study import engine
+from attnknn.study.compared import compare
 from attnknn.study.page import answered
 from attnknn.study.points import PLAIN_POINT, Scope, k_points, noise_points
 from attnknn.study.recipe import STUDIES, TOGETHER
@@ -82,6 +83,13 @@ def test_a_run_of_all_goes_seed_by_seed_and_on_where_it_was(together):
     )
     with pytest.raises(InvalidInput, match="another recipe"):
         engine.run_all(replace(recipe, draws=41), task, SCOPES, seeds=[0], out=out, device="cpu", commit="c")
+
+
+def test_several_studies_are_compared_one_by_one(together):
+    out = together[2]
+    with pytest.raises(InvalidInput, match="name one of them, such as .*main"):
+        compare(out, out)
+    assert compare(out / "main", out / "main")["verdicts"]
 
 
 def test_the_page_of_all_answers_the_claims_from_the_study_that_can(together):

@@ -20,7 +20,7 @@ from attnknn.study.differences import DRAWN, difference
 from attnknn.study.job import Floats
 from attnknn.study.methods import METHODS
 from attnknn.study.points import method_of
-from attnknn.study.recipe import Recipe
+from attnknn.study.recipe import EVERYTHING, Recipe
 from attnknn.study.verdicts import JUDGED, verdict
 
 SIDES: Final = ("first", "second")
@@ -51,6 +51,8 @@ class Run:
         # Fields come and go with versions, so a recipe cannot always be built again; its cells need the hash only.
         cells = Cells(folder, cast(Recipe, _Written(config)))
         done = {key: cell for key, cell in cells.all().items() if "metrics" in cell}
+        if not done and config.get("study") == EVERYTHING.name:
+            raise InvalidInput(f"{folder} holds several studies; name one of them, such as {folder / 'main'}")
         if not done:
             raise InvalidInput(f"{folder} has no cell with numbers; run its study first")
         for key, cell in done.items():
