@@ -1,5 +1,7 @@
 """Settings that every test shares."""
 
+import gc
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -13,6 +15,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("house")
+
+
+def pytest_collection_finish():
+    """Thousands of tests and their libraries stay until the end: looking through them for garbage takes a sixth."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -304,48 +301,6 @@ def test_one_constant_column_among_others_does_no_harm():
         AttnKNNClassifier(3, random_state=0).fit(X, y).predict_proba(X),
         atol=1e-9,
     )
-
-
-OPTIMIZED = """
-import numpy as np
-from attnknn import AttnKNNClassifier
-
-if __debug__:
-    raise SystemExit("assertions are on")
-X = np.random.default_rng(0).normal(size=(40, 3)) + np.arange(40)[:, None] % 2 * 4
-y = np.arange(40) % 2
-for index in ("exact", "hnsw"):
-    model = AttnKNNClassifier(3, index=index, embedder="identity", weights="softmax").fit(X, y)
-    refused = [
-        lambda: model.predict(X[:, :2]),
-        lambda: model.predict(np.zeros((2, 4))),
-        lambda: model.predict(np.full((1, 3), np.nan)),
-        lambda: model.predict(np.full((1, 3), 1e20)),
-        lambda: model.kneighbors(X, 0),
-        lambda: model.add(X[:1], [7]),
-        lambda: model.bank_.search(np.zeros((2, 4)), 3),
-        lambda: AttnKNNClassifier(0).fit(X, y),
-    ]
-    for at, call in enumerate(refused):
-        try:
-            call()
-        except ValueError:
-            continue
-        raise SystemExit(f"{index}: case {at} was not refused")
-    rows = AttnKNNClassifier(10**6, index=index, weights="softmax").fit(X, y).kneighbors(X[:5])[1]
-    if rows.shape != (5, 40) or rows.min() < 0 or rows.max() > 39:
-        raise SystemExit(f"{index}: rows that do not exist")
-    if (AttnKNNClassifier(index=index, weights="softmax").fit(X, y * 0).predict_proba(X) != 1.0).any():
-        raise SystemExit(f"{index}: one class is not certain")
-    if model.score(X, y) < 0.95:
-        raise SystemExit(f"{index}: wrong answers")
-"""
-
-
-def test_the_promises_hold_without_assertions():
-    ran = subprocess.run([sys.executable, "-O", "-c", OPTIMIZED], capture_output=True, text=True, timeout=110)
-    if ran.returncode:  # not assert: this file is run under -O as well
-        pytest.fail(ran.stdout + ran.stderr)
 
 
 def test_two_clashing_duplicates_alone_share_the_vote_at_the_default_settings():
