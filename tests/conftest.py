@@ -18,7 +18,7 @@ settings.load_profile("house")
 
 
 def pytest_collection_finish():
-    """Thousands of tests and their libraries stay until the end: looking through them for garbage takes a sixth."""
+    """Thousands of tests and their libraries stay until the end: they need not be searched for garbage."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
