@@ -96,10 +96,8 @@ def command(study: Study) -> Callable[..., None]:
         f"attnknn study {study.name} --data adult --seeds 5 --out runs/adult \\",
         f"  --save results/adult/{study.name}.json",
         f"attnknn study {study.name} --data people.csv --target income --out runs/people",
-        *(
-            f"attnknn study {study.name} --data {each} --out runs/images"
-            for each in ("cifar10", "photos/")[: 2 * bool(study.on_images)]
-        ),
+        f"attnknn study {study.name} --data cifar10 --out runs/images",
+        f"attnknn study {study.name} --data photos/ --out runs/images",
     )(run)
 
 
@@ -252,7 +250,9 @@ def _described(study: Study) -> str:
     Settings and calibration are chosen on held-out training rows, and the test rows are predicted once.
     A run that is stopped goes on where it was; more seeds or methods only add to what DIR holds.
 
-    Methods: {", ".join(study.methods)}.{_further(study)}{_on_images(study)}
+    Methods: {", ".join(study.methods)}.{_further(study)}
+
+    On images: {", ".join(study.on_images)}.
 
     Exits 0 when every cell is there, 1 when one failed, 2 for bad input.
     """
@@ -260,10 +260,6 @@ def _described(study: Study) -> str:
 
 def _further(study: Study) -> str:
     return f" Where --methods names them: {', '.join(study.further)}." if study.further else ""
-
-
-def _on_images(study: Study) -> str:
-    return f"\n\n    On images: {', '.join(study.on_images)}." if study.on_images else ""
 
 
 for _study in STUDIES.values():
