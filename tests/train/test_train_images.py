@@ -3,6 +3,7 @@
 import json
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -174,7 +175,7 @@ def test_soft_targets_are_what_is_learned():
     half = torch.full((12, 2), 0.5)
     rows = rows_of(images, labels)
     options = ImageOptions(candidates=1.0, batch_size=8)
-    task = ImageTask(network_for(rows), rows, None, options=options, augmentation=NONE, targets=(half, None))
+    task = ImageTask(network_for(rows), rows, None, options=options, augmentation=NONE, targets=half)
     found = parts_of(task, torch.arange(8))
     assert found["nca"] == pytest.approx(math.log(2), rel=1e-5)  # every key is half of either class
 
@@ -287,7 +288,7 @@ def test_wrong_labels_are_seen_through_by_neighbors_and_head(whole):
     wrong = np.arange(60) % 7 == 0
     rows, held = rows_of(images, np.where(wrong, 1 - labels, labels)), rows_of(*stripes(30, seed=1))
     task = ImageTask(whole[0], rows, held, options=ImageOptions(), augmentation=NONE)
-    found, mended = beliefs_of(task).labels()
+    found, mended = beliefs_of(task, rows, held).labels()
     assert (found == labels).mean() > 0.9 > (rows.labels == labels).mean()
     assert (found == labels)[wrong].mean() > 0.8
     assert (mended == held.labels).mean() > 0.9
@@ -300,6 +301,7 @@ def test_labels_are_revised_between_trainings_that_grow_longer(tmp_path):
     )
     assert [stage.epochs for stage in options.stages()] == [1, 2]
     assert [stage.mix for stage in options.stages()] == [None, "mixup"]
+    assert [stage.robust for stage in options.stages()] == [0.7, 0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # so short a training may have learned too little
         done = train_images(rows, held, classes=2, options=options, seed=0, checkpoint=tmp_path / "image.pt")
@@ -312,11 +314,34 @@ def test_labels_are_revised_between_trainings_that_grow_longer(tmp_path):
     assert (tmp_path / "image.pt").exists()
 
 
+def test_confirmed_labels_are_learned_from_and_the_surest_third_of_each_class_that_was_changed():
+    given = torch.tensor([0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0])
+    zero = torch.tensor([0.9, 0.6, 0.1, 0.95, 0.8, 0.7, 0.6, 0.85, 0.3, 0.2, 0.4])
+    # rows 0, 1 and 2 are confirmed; 3 to 7 were given 1 and are held to be 0; 8 to 10 the other way round
+    beliefs = Beliefs(torch.stack([zero, 1 - zero], dim=1), None)
+    assert beliefs.trusted(given).tolist() == [0, 1, 2, 3, 7, 9]
+
+
+def test_images_that_were_not_learned_from_are_believed_of_too_and_never_by_their_own_label(whole):
+    rows = rows_of(*stripes(40))
+    task = ImageTask(whole[0], rows, None, options=ImageOptions(), augmentation=NONE)
+    half = ImageTask(whole[0], rows.take(np.arange(20)), None, options=ImageOptions(), augmentation=NONE)
+    assert beliefs_of(half, rows, None).rows.shape == (40, 2)
+    # Others see the 20 all the same, whether they ask as held-out images or as images left out of the training.
+    outside = rows.take(np.arange(20, 40))
+    others = beliefs_of(half, rows, outside)
+    torch.testing.assert_close(others.rows[20:], others.held)
+    flipped = replace(rows, labels=np.where(np.arange(40) == 3, 1 - rows.labels, rows.labels))
+    asked = ImageTask(whole[0], flipped, None, options=ImageOptions(), augmentation=NONE)
+    before, after = (beliefs_of(each, rows, None).rows[3] for each in (task, asked))
+    torch.testing.assert_close(before, after)
+
+
 def test_labels_stay_as_given_where_a_class_would_vanish(monkeypatch):
     one_class = Beliefs(torch.tensor([[0.9, 0.1]] * 24), None)
     assert not one_class.keeps_classes(torch.arange(24) % 2)
     assert Beliefs(torch.eye(2)[torch.arange(24) % 2], None).keeps_classes(torch.arange(24) % 2)
-    monkeypatch.setattr("attnknn.train.images.beliefs_of", lambda task: one_class)
+    monkeypatch.setattr("attnknn.train.images.beliefs_of", lambda *_: one_class)
     options = ImageOptions(**{**LESSON, "batch_size": 12, "epochs": 1, "validate_every": 1}, relabel=1)
     with pytest.warns(UserWarning, match="labels stay as they are"):
         done = train_images(rows_of(*stripes(24)), None, classes=2, options=options, seed=0)

@@ -62,8 +62,7 @@ class ImageTask:
         held: Validation images, or None.
         options: How to train.
         augmentation: What a training view is.
-        targets: (n, classes) and, of ``held``, (m, classes): how much of each class an image is held to be; else
-            all of its label.
+        targets: (n, classes): how much of each class a training image is held to be; else all of its label.
         precision: Of validation; that of training is the loop's.
         device: Where. Images stay there if they fit, else batches travel.
     """
@@ -76,7 +75,7 @@ class ImageTask:
         *,
         options: ImageOptions,
         augmentation: Augmentation,
-        targets: tuple[Tensor, Tensor | None] | None = None,
+        targets: Tensor | None = None,
         precision: Precision = "float32",
         device: torch.device | str = "cpu",
     ) -> None:
@@ -85,10 +84,8 @@ class ImageTask:
         self.model = _Model(network, len(rows)).to(self.device, memory_format=layout)  # type: ignore[call-overload]
         self.options, self.augmentation, self.precision = options, augmentation, precision
         self.classes = network.classes
-        wanted = (None, None) if targets is None else targets
-        self.rows, self.held = Pictures(network, rows, self.device, wanted[0]), None
-        if held is not None and len(held):
-            self.held = Pictures(network, held, self.device, wanted[1])
+        self.rows = Pictures(network, rows, self.device, targets)
+        self.held = Pictures(network, held, self.device) if held is not None and len(held) else None
         self._batch = options.batch(len(rows))
         self._trunk: Callable[[Tensor], Tensor] = self.model.network.trunk_features
         if options.compile:
@@ -248,13 +245,14 @@ class Pictures(Shown):
         targets: (n, classes) instead of their labels.
     """
 
-    def __init__(self, network: ImageEmbedder, rows: Rows, device: torch.device, targets: Tensor | None) -> None:
+    def __init__(
+        self, network: ImageEmbedder, rows: Rows, device: torch.device, targets: Tensor | None = None
+    ) -> None:
         super().__init__(rows, device)
         self.device = device
         self.images = _near(network.front(torch.from_numpy(np.ascontiguousarray(rows.features))), device)
         self.logs = self.weights.log()
-        self.given = self.labels
-        wanted = F.one_hot(self.given, network.classes) if targets is None else targets
+        wanted = F.one_hot(self.labels, network.classes) if targets is None else targets
         self.targets = wanted.to(device, torch.float32)
         self.labels = self.targets.argmax(dim=1)  # as they are believed to be
 

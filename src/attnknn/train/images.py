@@ -17,7 +17,7 @@ from attnknn.train.image_task import ImageTask
 from attnknn.train.loop import History, run
 from attnknn.train.policies import chosen_policy
 from attnknn.train.relabel import Beliefs, beliefs_of
-from attnknn.train.rows import Rows, arrays_of, digest
+from attnknn.train.rows import Rows, arrays_of, digest, own_groups
 from attnknn.train.seeds import random_kept, seed_torch
 
 
@@ -48,7 +48,8 @@ def train_images(
     """Train an image embedder with a head; with validation images it is that of the best epoch.
 
     Where ``options.relabel`` asks for it, shorter trainings go before: what each of them believes of the labels
-    is what the next one learns.
+    is what the next one learns, of the images whose label it confirms or is surest about. Validation images are
+    asked for the labels that they were given: by what the last training believed, the next could only agree.
 
     Args:
         rows: Training images, uint8 (n, h, w, c).
@@ -64,7 +65,7 @@ def train_images(
     where = torch.device(device)
     if options.frozen:
         return TrainedImages(_started(rows, classes, options, seed).to(where).eval(), History((), 0, None, False))
-    beliefs = None
+    rows, beliefs = replace(rows, groups=own_groups(rows.groups)), None
     for number, stage in enumerate(options.stages()):
         last = number == options.relabel
         path = checkpoint if last or checkpoint is None else checkpoint.with_suffix(f".round-{number}.pt")
@@ -73,14 +74,14 @@ def train_images(
             *(rows, held, classes, stage, seed, where, beliefs), epochs if last else None, path, title
         )
         if options.relabel:
-            beliefs = _believed(task) or beliefs
+            beliefs = _believed(task, rows, held) or beliefs
     return TrainedImages(task.model.network.eval(), history, beliefs)
 
 
-def _believed(task: ImageTask) -> Beliefs | None:
+def _believed(task: ImageTask, rows: Rows, held: Rows | None) -> Beliefs | None:
     """What is believed of the labels; None, with a warning, where a class would all but vanish."""
-    beliefs = beliefs_of(task)
-    if beliefs.keeps_classes(task.rows.given):
+    beliefs = beliefs_of(task, rows, held)
+    if beliefs.keeps_classes(torch.from_numpy(rows.labels)):
         return beliefs
     warnings.warn(
         "labels stay as they are: the training has learned too little to revise them; more epochs may help",
@@ -102,12 +103,16 @@ def _trained(
     checkpoint: Path | None,
     progress: str | None,
 ) -> tuple[ImageTask, History]:
+    targets = None
+    if beliefs is not None:
+        trusted = beliefs.trusted(torch.from_numpy(rows.labels))
+        rows, targets = rows.take(trusted), beliefs.rows[torch.from_numpy(trusted)]
     precision = options.precision or ("bfloat16" if device.type == "cuda" else "float32")
     task = ImageTask(
         *(_started(rows, classes, options, seed), rows, held),
         options=options,
         augmentation=chosen_policy(options.augmentation, rows.features.shape[1:3]),
-        targets=None if beliefs is None else (beliefs.rows, beliefs.held),
+        targets=targets,
         precision=precision,
         device=device,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -13,14 +13,14 @@ from torch import Tensor
 
 from attnknn.ops import same_group
 from attnknn.ops.select import NO_ROW, exact_topk
-
-if TYPE_CHECKING:
-    from attnknn.train.image_task import ImageTask, Pictures
+from attnknn.train.image_task import ImageTask, Pictures
+from attnknn.train.rows import Rows
 
 _NEIGHBORS: Final = 200  # so many that wrong labels among them, spread over the classes, do not outvote the right
 _SCALE: Final = 10.0
 _TRUST: Final = 2.0  # in the neighbors, who see more labels than the head's cross-entropy does of one image
 _PRIOR: Final = 1e-3  # so that no class is impossible
+_SUREST: Final = 1 / 3  # of the images of a class that were given another label: so many are learned from
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +44,20 @@ class Beliefs:
         before, after = (torch.bincount(each, minlength=classes) for each in (given, self.rows.argmax(dim=1)))
         return bool((4 * after >= before).all())
 
+    def trusted(self, given: Tensor) -> NDArray[np.int64]:
+        """Places of the training images to learn from: whose label is confirmed, and the surest of the others.
+
+        What is believed of the rest is as often wrong as right where it matters; a training that learns it learns
+        to be of the same opinion as the one before.
+        """
+        sure, believed = self.rows.max(dim=1)
+        given = given.to(believed.device)
+        kept = believed == given
+        for label in range(self.rows.shape[1]):
+            others = torch.nonzero((believed == label) & ~kept).squeeze(1)
+            kept[others[sure[others].argsort(descending=True, stable=True)][: round(_SUREST * len(others))]] = True
+        return torch.nonzero(kept).squeeze(1).cpu().numpy()
+
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
         """The likeliest class of each image."""
         both = (None if each is None else each.argmax(dim=1).cpu().numpy() for each in (self.rows, self.held))
@@ -52,18 +66,24 @@ class Beliefs:
 
 
 @torch.no_grad()
-def beliefs_of(task: ImageTask) -> Beliefs:
-    """Leave-one-out: an image's own label has no say in what is believed of it, but through what was trained."""
+def beliefs_of(task: ImageTask, rows: Rows, held: Rows | None) -> Beliefs:
+    """What a trained task makes of images, those that it learned from among them or not.
+
+    Leave-one-out: an image's own label has no say in what is believed of it, but through what was trained.
+    """
     task.model.eval()
-    keys, logits = task.embedded(task.rows)
-    own = _posterior(keys, logits, keys, task.rows, same_group(task.rows.groups, task.rows.groups))
-    if task.held is None:
+    keys, _ = task.embedded(task.rows)
+    network, device = task.model.network, task.device
+    asked = Pictures(network, rows, device)
+    own = _posterior(task, asked, keys, same_group(asked.groups, task.rows.groups))
+    if held is None:
         return Beliefs(own, None)
-    return Beliefs(own, _posterior(*task.embedded(task.held), keys, task.rows, None))
+    return Beliefs(own, _posterior(task, Pictures(network, held, device), keys, None))
 
 
-def _posterior(queries: Tensor, logits: Tensor, keys: Tensor, rows: Pictures, hidden: Tensor | None) -> Tensor:
+def _posterior(task: ImageTask, asked: Pictures, keys: Tensor, hidden: Tensor | None) -> Tensor:
     """(q, classes): neighbors and head, combined as if they were independent witnesses."""
+    rows, (queries, logits) = task.rows, task.embedded(asked)
     found = exact_topk(queries, keys, _NEIGHBORS, metric="cosine", leave_out=hidden)
     there = found.rows != NO_ROW
     at = found.rows.where(there, torch.zeros_like(found.rows))

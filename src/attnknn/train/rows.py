@@ -30,16 +30,19 @@ class Rows:
         return Rows(self.features[at], self.labels[at], self.weights[at], self.groups[at])
 
 
+def own_groups(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A group of its own for whoever has none: itself is what a row must not see."""
+    alone = groups < 0
+    return np.where(alone, int(groups.max(initial=-1)) + np.cumsum(alone), groups)
+
+
 class Shown:
     """Labels, weights and groups of rows as tensors on a device."""
 
     def __init__(self, rows: Rows, device: torch.device | str) -> None:
-        # A group of its own for whoever has none: itself is what a row must not see.
-        alone = rows.groups < 0
-        groups = np.where(alone, int(rows.groups.max(initial=-1)) + 1 + np.cumsum(alone), rows.groups)
         self.labels = torch.from_numpy(rows.labels).to(device)
         self.weights = torch.from_numpy(rows.weights / rows.weights.mean()).float().to(device)  # only ratios count
-        self.groups = torch.from_numpy(groups).to(device)
+        self.groups = torch.from_numpy(own_groups(rows.groups)).to(device)
 
 
 def has_room(size: float, device: torch.device) -> bool:
