@@ -81,7 +81,7 @@ def train_images(
 def _believed(task: ImageTask, rows: Rows, held: Rows | None) -> Beliefs | None:
     """What is believed of the labels; None, with a warning, where a class would all but vanish."""
     beliefs = beliefs_of(task, rows, held)
-    if beliefs.keeps_classes(torch.from_numpy(rows.labels)):
+    if beliefs.keeps_classes(rows.labels):
         return beliefs
     warnings.warn(
         "labels stay as they are: the training has learned too little to revise them; more epochs may help",
@@ -105,7 +105,7 @@ def _trained(
 ) -> tuple[ImageTask, History]:
     targets = None
     if beliefs is not None:
-        trusted = beliefs.trusted(torch.from_numpy(rows.labels))
+        trusted = beliefs.trusted(rows.labels)
         rows, targets = rows.take(trusted), beliefs.rows[torch.from_numpy(trusted)]
     precision = options.precision or ("bfloat16" if device.type == "cuda" else "float32")
     task = ImageTask(

@@ -38,25 +38,24 @@ class Beliefs:
             found.update(self.held.cpu().numpy().tobytes())
         return found.hexdigest()
 
-    def keeps_classes(self, given: Tensor) -> bool:
+    def keeps_classes(self, given: NDArray[np.int64]) -> bool:
         """Whether every class keeps a quarter of the training images that it was given, at least."""
         classes = self.rows.shape[1]
-        before, after = (torch.bincount(each, minlength=classes) for each in (given, self.rows.argmax(dim=1)))
+        before, after = (np.bincount(each, minlength=classes) for each in (given, self.labels()[0]))
         return bool((4 * after >= before).all())
 
-    def trusted(self, given: Tensor) -> NDArray[np.int64]:
+    def trusted(self, given: NDArray[np.int64]) -> NDArray[np.int64]:
         """Places of the training images to learn from: whose label is confirmed, and the surest of the others.
 
         What is believed of the rest is as often wrong as right where it matters; a training that learns it learns
         to be of the same opinion as the one before.
         """
-        sure, believed = self.rows.max(dim=1)
-        given = given.to(believed.device)
+        sure, believed = self.rows.max(dim=1).values.cpu().numpy(), self.labels()[0]
         kept = believed == given
         for label in range(self.rows.shape[1]):
-            others = torch.nonzero((believed == label) & ~kept).squeeze(1)
-            kept[others[sure[others].argsort(descending=True, stable=True)][: round(_SUREST * len(others))]] = True
-        return torch.nonzero(kept).squeeze(1).cpu().numpy()
+            others = np.flatnonzero((believed == label) & (believed != given))
+            kept[others[np.argsort(-sure[others], kind="stable")][: round(_SUREST * len(others))]] = True
+        return np.flatnonzero(kept)
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
         """The likeliest class of each image."""
