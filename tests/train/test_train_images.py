@@ -487,6 +487,19 @@ def test_a_gpu_learns_whether_the_images_fit_on_it_or_travel(resident, mix, monk
 
 @pytest.mark.gpu
 @on_a_gpu
+def test_a_gpu_revises_labels():
+    rows, held = rows_of(*stripes(60)), rows_of(*stripes(30, seed=1))
+    wrong = np.arange(60) % 7 == 0
+    flipped = replace(rows, labels=np.where(wrong, 1 - rows.labels, rows.labels))
+    options = ImageOptions(**{**LESSON, "epochs": 40, "validate_every": 10}, relabel=1)
+    done = train_images(flipped, held, classes=2, options=options, seed=0, device="cuda")
+    found, mended = done.beliefs.labels()
+    assert (found == rows.labels)[wrong].mean() > 0.7
+    assert (mended == held.labels).mean() > 0.9
+
+
+@pytest.mark.gpu
+@on_a_gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("options", [{}, {"mix": "cutmix", "mix_share": 0.5}, {"robust": 0.7, "hard": 0.5}])
 def test_a_step_never_makes_a_gpu_wait(options):
