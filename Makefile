@@ -68,7 +68,8 @@ results: setup  ## Every study whose numbers the README states; hours on a CPU, 
 	$(BIN)/python benchmarks/attention.py --out results/synthetic/attention.json
 	$(BIN)/python benchmarks/tables.py
 
-PICTURED = cnn,cnn+tta,uniform,distance,reliability,attention,attention+tta,attention+k-ensemble,attention+tta+k-ensemble,attention+adaptive-k,attention+head-prior,attention+tta+head-prior
+NEAR = uniform,distance,reliability,attention,attention+tta,attention+k-ensemble,attention+tta+k-ensemble,attention+adaptive-k,attention+head-prior,attention+tta+head-prior
+PICTURED = cnn,cnn+tta,$(NEAR)
 
 image-results: setup  ## The same for images; needs a GPU, and the original files in ATTNKNN_DATA
 	$(BIN)/attnknn study main --data cifar10 --epochs 150 --compile --seeds 5 --methods $(PICTURED) --keep attention \
@@ -77,7 +78,7 @@ image-results: setup  ## The same for images; needs a GPU, and the original file
 	  --out runs/noise-cifar10 --save results/cifar10/noise-sym-40.json
 	$(BIN)/attnknn study new-class --data cifar10 --compile --seeds 3 --out runs/new-class-cifar10 --save results/cifar10/new-class.json
 	for data in mnist fashion-mnist; do \
-	  $(BIN)/attnknn study main --data $$data --compile --seeds 1 --methods $(PICTURED) --out runs/main-$$data --save results/$$data/main.json || exit 1; done
+	  $(BIN)/attnknn study main --data $$data --compile --seeds 1 --methods $(NEAR) --out runs/main-$$data --save results/$$data/main.json || exit 1; done
 	$(BIN)/python benchmarks/tables.py
 
 vit-results: setup  ## Token layers side by side on CIFAR; needs a GPU, and the original files in ATTNKNN_DATA

@@ -40,6 +40,28 @@ def details(reports: Sequence[Report]) -> str:
     return "\n".join("\n".join(_report(report)) for report in reports)
 
 
+def taught(reports: Sequence[Report]) -> str:
+    """What is recognized of a class that was left out of the training, once some of its images are in the bank."""
+    lines = []
+    for report in reports:
+        classes = [each["new_class"] for each in next(iter(report["settings"].values()))]
+        columns = ("accuracy", "recall_new", "accuracy_others", "nll", "ece")
+        lines += [
+            f"**{report['config']['data']}**, {len(report['seeds'])} seeds; new is {', '.join(classes)}:",
+            "",
+            "| method | accuracy | recall of the new class | accuracy on the others | NLL | ECE |",
+            f"|{'---|' * (len(columns) + 1)}",
+            *(
+                f"| `{name}` | {' | '.join(estimate(found[metric]) for metric in columns)} |"
+                for name, found in report["methods"].items()
+            ),
+            "",
+            f"- repeat: `{report['command']}`",
+            "",
+        ]
+    return "\n".join(lines)
+
+
 def _three(report: Report, name: str) -> str:
     found = report["methods"].get(name)
     return (
@@ -107,8 +129,14 @@ def _seconds(report: Report) -> list[str]:
         if name in report["seconds"]
     }
     known = {name: [each for each in values if each is not None] for name, values in took.items()}
-    words = [f"`{name}` {min(each):.0f} to {max(each):.0f} s" for name, each in known.items() if each]
+    words = [f"`{name}` {_span(each)} s" for name, each in known.items() if each]
     return [f"to fit, everything chosen and calibrated: {', '.join(words)}"] if words else []
+
+
+def _span(values: Sequence[float]) -> str:
+    """From the least to the most, or the one that there is."""
+    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _audits(report: Report) -> list[str]:

@@ -220,6 +220,7 @@ def updated(page: str, results: Path) -> str:
         "images": lambda: image_tables.summary(recorded(results, data=image_tables.DATA)),
         "image-details": lambda: image_tables.details(recorded(results, data=image_tables.DATA)),
         "image-noise": lambda: image_tables.details(recorded(results, "noise-sym-40", image_tables.DATA)),
+        "image-new-class": lambda: image_tables.taught(recorded(results, "new-class", image_tables.DATA)),
         "speed": lambda: speed(json.loads((results / "synthetic/bench.json").read_text())),
     }
     for name, section in made.items():
