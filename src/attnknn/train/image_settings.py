@@ -20,7 +20,6 @@ MIXES: Final[tuple[Mix, ...]] = get_args(Mix)
 EPOCHS: Final = 100
 _BATCH: Final = 512
 _REMEMBERED: Final = 10  # an average of decay d reaches back 1 / (1 - d) steps: of so many parts of all, one
-_ROBUST: Final = 0.7  # while labels are still as they were given, if many are held to be wrong
 _TABLES_ONLY: Final = ("blocks", "dropout", "corruption", "patience")
 
 
@@ -48,9 +47,9 @@ class ImageOptions(TrainingOptions):
         hard: Weight of the loss against the nearest rows of other classes.
         robust: Up to 1: how little a label counts that looks impossible (see ``robust_loss``); 0 is NLL.
         relabel: For labels of which many may be wrong: so many shorter trainings go before, each half as long as
-            the next, the first without ``mix`` and with a ``robust`` loss; each learns what neighbors and head
-            believe in after the one before it, of the images whose label they confirm and of the surest third of
-            the others. The labels believed in last are those of the bank.
+            the next and the first without ``mix``; each learns what neighbors and head believe in after the one
+            before it, of the images whose label they confirm and of the surest third of the others. The labels
+            believed in last are those of the bank.
         validate_every: Epochs from one validation to the next.
         compile: Whether torch compiles the network first: slow to start, then faster.
     """
@@ -143,8 +142,7 @@ class ImageOptions(TrainingOptions):
             for number in range(self.relabel + 1)
         ]
         if self.relabel:
-            robust = self.robust or _ROBUST
-            stages[0] = replace(stages[0], mix=None, mix_alpha=None, mix_share=None, robust=robust)
+            stages[0] = replace(stages[0], mix=None, mix_alpha=None, mix_share=None)
         return stages
 
     def batch(self, rows: int) -> int:
