@@ -166,6 +166,20 @@ def test_one_training_serves_all_weights_of_a_seed_and_each_can_run_alone(recipe
         assert alone.read_bytes() == together.read_bytes(), method
 
 
+def test_a_shared_training_that_fails_fails_once_for_all_that_share_it(recipe, task, tmp_path, monkeypatch):
+    tried = []
+
+    def broken(job, how):
+        tried.append(job.seed)
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr("attnknn.study.ours.trained", broken)
+    found = study(recipe, task, tmp_path, ["uniform", "distance", "attention"], [0, 1])
+    assert tried == [0, 1]
+    assert len(found.failed) == 6
+    assert set(found.failed.values()) == {"RuntimeError: out of luck"}
+
+
 def test_our_votes_are_uncalibrated_with_a_prior_mass_of_one_over_k(recipe, task, tmp_path):
     study(recipe, task, tmp_path, ["distance+raw"], [0])
     cell = json.loads((tmp_path / "cells/distance+raw-0.json").read_text())

@@ -14,8 +14,6 @@ from attnknn.study.splits import Rows
 if TYPE_CHECKING:
     from attnknn.train import ImageOptions
 
-_SHARED = "cnn"
-
 
 @dataclass(frozen=True, slots=True)
 class CNN:
@@ -25,10 +23,7 @@ class CNN:
 
     def __call__(self, job: Job) -> Fitted:
         """Fit on the training rows of a cell; one training serves both."""
-        if _SHARED not in job.shared:
-            watch = Stopwatch()
-            job.shared[_SHARED] = _trained(job), watch.seconds
-        model, earlier = job.shared[_SHARED]
+        model, earlier = job.once("cnn", lambda: _trained(job))
         watch = Stopwatch()
         if self.views:
             model = model.with_views()

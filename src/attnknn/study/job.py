@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from attnknn.study.recipe import Recipe
 from attnknn.study.splits import Parts, Rows, Task
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 
 FITTED = "fitted "
 """Begins the key under which ``Job.shared`` has what a cell was made with."""
@@ -36,6 +37,30 @@ class Job:
     device: str = "cpu"
     shared: dict[str, Any] = field(default_factory=dict)
     point: Point = PLAIN_POINT
+
+    def once(self, key: str, make: Callable[[], T]) -> tuple[T, float]:
+        """What ``make`` gives and the seconds it took, made once for all methods that share it.
+
+        What fails, fails once for all of them too: a training that cannot be done is not tried again.
+        """
+        if key not in self.shared:
+            watch = Stopwatch()
+            try:
+                self.shared[key] = make(), watch.seconds
+            except Exception as problem:
+                self.shared[key] = _Failed(problem.with_traceback(None))  # whose frames would hold the data
+                raise
+        found: tuple[T, float] | _Failed = self.shared[key]
+        if isinstance(found, _Failed):
+            raise found.problem
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """What was tried in vain, and why."""
+
+    problem: Exception
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,7 +31,6 @@ from attnknn.study.splits import Rows
 from attnknn.train import TrainingOptions, training_from_state
 from attnknn.train.attention import Seen, part_sizes
 
-_FOUND: Final = "neighbors of the test rows"
 _SEARCHED: Final = 20_000_000  # test rows x neighbors that are kept between methods
 TRAINED = "attention"
 """The weights that are trained; others reuse the vectors that this training made."""
@@ -245,24 +244,17 @@ def _kind(part: Any) -> str | None:
 
 def shared_model(job: Job) -> tuple[Any, float]:
     """The trained model and the seconds it took, fitted when the first method asks for it."""
-    if TRAINED not in job.shared:
-        watch = Stopwatch()
-        plain = replace(job.recipe, ours=replace(job.recipe.ours, n_neighbors="auto"))
-        model = trained(job if job.point.k is None else replace(job, recipe=plain), Ours(TRAINED))
-        job.shared[TRAINED] = model, watch.seconds
-    found: tuple[Any, float] = job.shared[TRAINED]
-    return found
+    plain = replace(job.recipe, ours=replace(job.recipe.ours, n_neighbors="auto"))
+    usual = job if job.point.k is None else replace(job, recipe=plain)
+    return job.once(TRAINED, lambda: trained(usual, Ours(TRAINED)))
 
 
 def _reweighed(job: Job, weights: str, attention: AttentionOptions | None) -> tuple[Any, float]:
     """The seed's model under other weights, fitted once for all manners, and the seconds both took."""
-    key = f"{weights} {attention} {job.point.k}"
-    if key not in job.shared:
-        model, earlier = shared_model(job)
-        watch = Stopwatch()
-        job.shared[key] = reweighed(model, weights, attention, k=job.point.k), earlier + watch.seconds
-    found: tuple[Any, float] = job.shared[key]
-    return found
+    model, earlier = shared_model(job)
+    key, k = f"{weights} {attention} {job.point.k}", job.point.k
+    other, seconds = job.once(key, lambda: reweighed(model, weights, attention, k=k))
+    return other, earlier + seconds
 
 
 def _from_one_search(model: Any, job: Job, features: NDArray[Any]) -> Iterator[Poll]:
@@ -272,10 +264,8 @@ def _from_one_search(model: Any, job: Job, features: NDArray[Any]) -> Iterator[P
     if len(features) * min(widest, len(member.bank)) > _SEARCHED:
         yield from voter.polls(features)
         return
-    if _FOUND not in job.shared:
-        vectors = member.vectors(features)
-        job.shared[_FOUND] = vectors, member.bank.search(vectors, widest)
-    vectors, found = job.shared[_FOUND]
+    vectors, _ = job.once("test vectors", lambda: member.vectors(features))
+    found, _ = job.once("their neighbors", lambda: member.bank.search(vectors, widest))
     weight = voter.class_weight if (voter.class_weight != 1).any() else None
     step = max(1, CELLS // max(1, member.k))
     for at in range(0, len(vectors), step):

@@ -12,8 +12,6 @@ from attnknn.study.job import Fitted, Floats, Job, Predictions, Stopwatch
 from attnknn.study.ours import Ours, chosen, trained
 from attnknn.study.splits import Rows
 
-_SHARED = "all classes but one"
-
 
 @dataclass(frozen=True, slots=True)
 class Taught:
@@ -30,10 +28,7 @@ class Taught:
     def __call__(self, job: Job) -> Fitted:
         """Train once for all numbers of examples, and teach."""
         new = job.seed % len(job.task.classes)
-        if _SHARED not in job.shared:
-            watch = Stopwatch()
-            job.shared[_SHARED] = _without(job, new), watch.seconds
-        model, earlier = job.shared[_SHARED]
+        model, earlier = job.once("all classes but one", lambda: _without(job, new))
         watch = Stopwatch()
         rows = job.parts.train[job.parts.labels[job.parts.train] == new]
         some = np.random.default_rng([job.seed, 2]).permutation(rows)[: self.examples]
