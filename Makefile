@@ -7,7 +7,7 @@ JOBS ?= 2
 # pip would compile thousands of files that nothing imports; the others are kept compiled once they were.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo image-results vit-results test quick check lint types format bench results soak docs clean
+.PHONY: setup demo image-results vit-results study-results test quick check lint types format bench results soak docs clean
 
 setup: $(STAMP)
 
@@ -87,6 +87,12 @@ vit-results: setup  ## Token layers side by side on CIFAR; needs a GPU, and the 
 	  --variants attention,attention-random-16,attention-random-32,kvt,convnn,convnn-random-16,convnn-random-32
 	$(BIN)/python benchmarks/vit.py --data cifar10 --amp --compile --seeds 1 --resize 224 --patch-size 16 --variants attention,convnn \
 	  --out runs/vit-224 --save results/vit/cifar10-224.json
+
+study-results: setup  ## Every study on small tables; ten minutes on a core for Iris, two hours for a Wine task
+	$(BIN)/attnknn study all --data iris --out runs/all-iris --save results/iris/all.json
+	for data in wine-quality-red wine-quality-red-good; do \
+	  $(BIN)/attnknn study all --data $$data --seeds 3 --out runs/all-$$data --save results/$$data/all.json || exit 1; done
+	$(BIN)/python benchmarks/tables.py
 
 docs: setup  ## Run every example of the README, the docs and the docstrings
 	$(BIN)/python -m pytest -q tests/test_docs.py

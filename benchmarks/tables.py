@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import image_tables
+from attnknn.study.page import answered
 from attnknn.study.plots import bars
+from attnknn.study.published import claims
 from attnknn.study.recipe import PARTS
 from attnknn.study.svg import STYLE, svg
 from attnknn.study.verdicts import JUDGED, short, verdict
@@ -203,6 +205,21 @@ def cpu(reports: Sequence[Report]) -> str:
     return "\n".join([*lines, ""])
 
 
+def answers(reports: Sequence[Report]) -> str:
+    """What each run of all studies says to the claims of the source documents."""
+    lines = []
+    for each in reports:
+        studies = list(each["studies"].values())
+        seeds = max(len(study["seeds"]) for study in studies)
+        lines += [
+            f"**{each['config']['data']}**, {seeds} seeds; `{each['command']}`",
+            "",
+            *(f"- {name}: {answered(name, studies)}" for name in claims()),
+            "",
+        ]
+    return "\n".join(lines)
+
+
 def recorded(results: Path, study: str = "main", data: Sequence[str] = DATA) -> list[dict[str, Any]]:
     """The reports of a study that are there, in the order of ``data``."""
     paths = (results / name / f"{study}.json" for name in data)
@@ -221,6 +238,7 @@ def updated(page: str, results: Path) -> str:
         "image-details": lambda: image_tables.details(recorded(results, data=image_tables.DATA)),
         "image-noise": lambda: image_tables.details(recorded(results, "noise-sym-40", image_tables.DATA)),
         "image-new-class": lambda: image_tables.taught(recorded(results, "new-class", image_tables.DATA)),
+        "all": lambda: answers(recorded(results, "all", ("iris", *DATA))),
         "speed": lambda: speed(json.loads((results / "synthetic/bench.json").read_text())),
     }
     for name, section in made.items():

@@ -99,12 +99,21 @@ def test_claims_are_answered_from_the_numbers(ran):
             for name, value in (("uniform", 0.08), ("attention", 0.04))
         },
         "differences": {"attention": {"uniform": {"accuracy": gap, "nll": lower, "ece": lower}}},
-        "retention": {"attention@symmetric-0.4": {"mean": 0.9}},
+        "points": {
+            "": {"at": 0.0, "line": ""},
+            **{f"symmetric-{at}": {"at": at, "line": "symmetric"} for at in (0.4, 0.2)},
+        },
+        "retention": {
+            "uniform@symmetric-0.4": {"mean": 0.8},
+            "attention@symmetric-0.4": {"mean": 0.9},
+            "attention@symmetric-0.2": {"mean": 0.95},
+        },
         "settings": {"stages": [{"overhead": "attention adds 0.1 ms"}]},
     }
     page = page_of(told, {}, ())
     assert "attention has higher accuracy than uniform: +.0200 [.0100, .0300] over 2 seeds" in page
     assert "ECE changes by -50%" in page
+    assert "<b>attention keeps 90.0% and uniform keeps 80.0% of the accuracy at symmetric-0.4</b>" in page
     assert "attention@symmetric-0.4 keeps 90.0% of its accuracy" in page
     assert "attention adds 0.1 ms" in page
 

@@ -192,15 +192,22 @@ def _compared(report: Mapping[str, Any], metrics: Sequence[str], *others: str) -
 
 
 def _robustness(report: Mapping[str, Any]) -> str:
+    """What is left at the far end of each line; the places before it are in the table."""
     if report["study"] != "noise":
         return ""
-    kept: dict[str, list[str]] = {}
-    for name, found in report["retention"].items():
-        method, _, place = name.partition("@")
-        if method in ("attention", "uniform") and finite(found["mean"]):
-            kept.setdefault(place, []).append(f"{method} keeps {found['mean']:.1%}")
-    told = [f"{' and '.join(sorted(each))} of the accuracy at {place}" for place, each in kept.items()]
-    return "; ".join(told)
+    ends: dict[str, str] = {}  # by line, the place where most is wrong
+    for place, told in sorted(report["points"].items(), key=lambda each: float(each[1]["at"])):
+        if told["line"]:
+            ends[told["line"]] = place
+    kept = {
+        place: [
+            f"{name} keeps {found['mean']:.1%}"
+            for name in ("attention", "uniform")
+            if (found := report["retention"].get(f"{name}@{place}")) and finite(found["mean"])
+        ]
+        for place in ends.values()
+    }
+    return "; ".join(f"{' and '.join(each)} of the accuracy at {place}" for place, each in kept.items() if each)
 
 
 def overheads(report: Mapping[str, Any]) -> list[str]:
