@@ -13,7 +13,6 @@ from attnknn.estimator import AttnKNNClassifier, fitting
 from attnknn.study import calibrations, methods
 from attnknn.study.calibration_plots import (
     MOST_CLASSES,
-    answers,
     calibration_figures,
     class_error,
     selective_accuracy,
@@ -134,7 +133,7 @@ def test_all_rows_answered_give_the_accuracy_and_all_classes_the_classwise_error
         assert each.x[-1] == 1
         assert each.y[-1] == pytest.approx(report["methods"][each.name]["accuracy"]["mean"])
     for each in figures["per-class"].series[:-1]:
-        some = answers(cells, each.name, [0, 1])
+        some = cells.answers(each.name, [0, 1])
         whole = [metrics.ece(one.said, one.truth, kind="classwise") for one in some]
         assert np.mean(each.y) == pytest.approx(np.mean(whole))
     first = figures["per-class"].series[0].y
@@ -162,7 +161,7 @@ def test_of_many_classes_the_worst_are_shown_and_named(wanted, tmp_path):
     assert figure.note.endswith(f"The worst {MOST_CLASSES} of 30 classes are shown.")
     worst, chance = (each.y[0] for each in figure.series)
     assert worst > 2 * chance
-    some = answers(cells, "attention-uncalibrated", [0])
+    some = cells.answers("attention-uncalibrated", [0])
     assert figure.series[0].y[-1] >= sorted(class_error(some, code) for code in range(30))[9]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from attnknn.metrics import ece, ece_floor, reliability_curve
 from attnknn.metrics.scores import confidence, hits
-from attnknn.study.cells import Cells
+from attnknn.study.cells import Answers, Cells
 from attnknn.study.figures import MOST_SERIES, Figure, Lines, Reliability, Series
 from attnknn.study.job import Floats
 from attnknn.study.recipe import BARE, CALIBRATED, ONE_TEMPERATURE
@@ -24,14 +24,6 @@ _DRAWS: Final = 100  # behind the floor of each class
 _LONGEST: Final = 16  # letters of a class in a note
 
 
-class Answers(NamedTuple):
-    """What a method said of the test rows of one seed, and what is true."""
-
-    said: Floats  # (rows, classes)
-    truth: Rows  # (rows,)
-    classes: tuple[str, ...]
-
-
 def calibration_figures(report: Mapping[str, Any], cells: Cells) -> dict[str, Figure]:
     """Every figure that the cells have the predictions for.
 
@@ -40,7 +32,7 @@ def calibration_figures(report: Mapping[str, Any], cells: Cells) -> dict[str, Fi
         cells: Where the predictions are.
     """
     names = [name for name in report["methods"] if "@" not in name]
-    every = {name: answers(cells, name, report["seeds"]) for name in names}
+    every = {name: cells.answers(name, report["seeds"]) for name in names}
     data = report["config"]["data"]
     found: dict[str, Figure] = {
         f"reliability-{name}": _reliability(name, report["methods"][name], some) for name, some in every.items()
@@ -48,16 +40,6 @@ def calibration_figures(report: Mapping[str, Any], cells: Cells) -> dict[str, Fi
     ours = {name: every[name] for name in CALIBRATED if name in every}
     found["coverage"] = _coverage(ours | every, data)  # ours first: so they have the same colors in both figures
     return found | ({"per-class": _per_class(ours, data)} if ours else {})
-
-
-def answers(cells: Cells, method: str, seeds: Sequence[int]) -> list[Answers]:
-    """What a method said, seed by seed."""
-    found = []
-    for arrays in (cells.predictions(method, seed) for seed in seeds if cells.done(method, seed)):
-        said, truth = arrays["probabilities"].astype(np.float64), arrays["labels"].astype(np.int64)
-        classes = tuple(map(str, arrays["classes"].tolist()))
-        found.append(Answers(said / said.sum(axis=1, keepdims=True), truth, classes))
-    return found
 
 
 def selective_accuracy(said: Floats, truth: Rows, coverage: Floats) -> Floats:
@@ -87,7 +69,7 @@ def _pair(said: Floats, code: int) -> Floats:
 
 def _reliability(name: str, found: Mapping[str, Any], some: Sequence[Answers]) -> Reliability:
     """All seeds in one diagram."""
-    said, truth = (np.concatenate(column) for column in zip(*(one[:2] for one in some), strict=True))
+    said, truth, _ = Answers.together(some)
     model, _, kind = name.partition("-")
     when = "before calibration" if kind == BARE else f"after {kind.replace('-', ' ')}"
     error, floor = (short(found[metric]["mean"]) for metric in ("ece", "ece_floor"))

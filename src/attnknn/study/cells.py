@@ -6,19 +6,35 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnknn.errors import InvalidInput
+from attnknn.study.job import Floats
 from attnknn.study.recipe import Recipe
 from attnknn.study.record import write_bytes, write_json
+from attnknn.study.splits import Rows
 
 RECIPE = "recipe.json"
+
+
+class Answers(NamedTuple):
+    """What a method said of the test rows of a seed, or of several in turn, and what is true."""
+
+    said: Floats  # (rows, classes), sums are 1
+    truth: Rows  # (rows,)
+    classes: tuple[str, ...]
+
+    @classmethod
+    def together(cls, some: Sequence[Answers]) -> Answers:
+        """Those of several seeds as if they were one."""
+        said, truth = (np.concatenate([each[at] for each in some]) for at in (0, 1))
+        return cls(said, truth, some[0].classes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +125,15 @@ class Cells:
                 return dict(arrays)
         except (ValueError, zipfile.BadZipFile) as problem:
             raise InvalidInput(f"{path} cannot be read: {problem}") from None
+
+    def answers(self, method: str, seeds: Sequence[int]) -> list[Answers]:
+        """What a method said, seed by seed, where it is done."""
+        found = []
+        for arrays in (self.predictions(method, seed) for seed in seeds if self.done(method, seed)):
+            said, truth = arrays["probabilities"].astype(np.float64), arrays["labels"].astype(np.int64)
+            classes = tuple(map(str, arrays["classes"].tolist()))
+            found.append(Answers(said / said.sum(axis=1, keepdims=True), truth, classes))
+        return found
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnknn.metrics import reliability_curve
 from attnknn.study.calibration_plots import calibration_figures
-from attnknn.study.cells import Cells
+from attnknn.study.cells import Answers, Cells
 from attnknn.study.figures import MOST_SERIES, Bars, Figure, Lines, Matrix, Reliability, Series
 from attnknn.study.history import training_figures
 from attnknn.study.points import method_of
@@ -135,20 +135,13 @@ def _diagrams(report: Mapping[str, Any], cells: Cells, leads: Sequence[str]) -> 
     for name in dict.fromkeys(
         [*first, *(each for each in ("uniform", "cnn", "hgb") if each in names)][:_DIAGRAMS]
     ):
-        said, truth, classes = _predictions(cells, name, report["seeds"])
+        said, truth, classes = Answers.together(cells.answers(name, report["seeds"]))
         found[f"reliability-{name}"] = Reliability.of(reliability_curve(said, truth), f"{name}, calibrated")
         if name == first[0]:
             counts = np.zeros((len(classes), len(classes)), np.int64)
             np.add.at(counts, (truth, said.argmax(axis=1)), 1)
             found["confusion"] = Matrix(f"{name}: answers", classes, tuple(map(tuple, counts.tolist())))
     return found
-
-
-def _predictions(cells: Cells, method: str, seeds: Sequence[int]) -> tuple[Any, Any, tuple[str, ...]]:
-    arrays = [cells.predictions(method, seed) for seed in seeds if cells.done(method, seed)]
-    said = np.concatenate([each["probabilities"] for each in arrays]).astype(np.float64)
-    classes = tuple(map(str, arrays[0]["classes"].tolist()))
-    return said / said.sum(axis=1, keepdims=True), np.concatenate([each["labels"] for each in arrays]), classes
 
 
 def _known(value: float | None) -> float:
