@@ -116,6 +116,17 @@ def test_every_cell_stands_once_beside_its_row_and_below_its_head():
     assert len(paper.sheets) > 3
 
 
+@pytest.mark.parametrize("before", range(40, 60))
+def test_a_name_never_ends_a_sheet(before):
+    paper = Paper("foot")
+    for _ in range(before):
+        paper.words("a line")
+    paper.words("its name", BOLD, follows=40.0)
+    paper.words("what it names")
+    ends = [[each.get_text() for each in texts(sheet)] for sheet in paper.sheets]
+    assert any("its name" in words and "what it names" in words for words in ends)
+
+
 def test_a_column_of_words_gets_more_room_than_long_names():
     paper, words = Paper("foot"), " ".join(["word"] * 60)
     paper.table("Title", ["name", "number", "where"], [["a long name, " * 9, "0.5", words]], words=2)

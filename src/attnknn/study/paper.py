@@ -72,10 +72,15 @@ class Paper:
         self.sheets: list[Page] = []
         self._top = _HIGH  # nothing fits before there is a sheet
 
-    def words(self, said: str, letters: Letters = TEXT, *, indent: float = 0.0, mark: str = "") -> None:
-        """A paragraph; ``mark`` stands before its first line, within the indent."""
+    def words(
+        self, said: str, letters: Letters = TEXT, *, indent: float = 0.0, mark: str = "", follows: float = 0.0
+    ) -> None:
+        """A paragraph; ``mark`` stands before its first line, within the indent.
+
+        ``follows`` points of what comes next fit on the same sheet.
+        """
         for at, line in enumerate(wrapped(said, _ROOM - indent, letters)):
-            self._need(letters.size * _LINE)
+            self._need(letters.size * _LINE + follows)
             if mark and not at:
                 self._put(0.0, self._top, mark, letters)
             self._put(indent, self._top, line, letters)

@@ -80,7 +80,7 @@ def _list(paper: Paper, title: str, sentences: Iterable[str]) -> None:
 def _claims(paper: Paper, report: Mapping[str, Any]) -> None:
     paper.heading("The four claims")
     for name, claim in claims().items():
-        paper.words(name, BOLD)
+        paper.words(name, BOLD, follows=40.0)
         paper.words(claim.claim, indent=10.0)
         paper.words(answered(name, [report]), BOLD, indent=10.0)
 
