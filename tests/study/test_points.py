@@ -93,7 +93,7 @@ def test_only_trainings_on_wrong_labels_are_robust(recipe):
         assert ("robust" in at_point(recipe, point).ours.options) == wrong
         assert at_point(recipe, point).noise.rate == (0.3 if wrong else 0)
     pictures = replace(recipe, ours=replace(recipe.ours, images={"epochs": None, "relabel": 0}))
-    assert noisy(pictures, Noise(0.4)).ours.images["epochs"] == 80
+    assert noisy(pictures, Noise(0.4)).ours.images["epochs"] == 120
     chosen = replace(recipe, ours=replace(recipe.ours, images={"epochs": 3, "relabel": 0}))
     assert noisy(chosen, Noise(0.4)).ours.images["epochs"] == 3
 

@@ -103,7 +103,7 @@ def test_wrong_labels_that_were_found_are_counted(recipe, task):
     noisy = recipe_for(
         *pictures(), data="digits/", target="folder", named=False, images=OPTIONS, noise=Noise(0.4, "symmetric")
     )
-    assert noisy.ours.images["relabel"] == 2
+    assert noisy.ours.images["relabel"] == 3
     job = Job(noisy, task, parts(task, noisy, 0), 0)
     rows = job.parts.train
     wrong = np.flatnonzero(job.parts.labels[rows] != task.codes[rows])

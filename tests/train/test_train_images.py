@@ -313,12 +313,24 @@ def test_labels_are_revised_between_trainings_that_grow_longer(tmp_path):
     assert (tmp_path / "image.pt").exists()
 
 
-def test_confirmed_labels_are_learned_from_and_the_surest_third_of_each_class_that_was_changed():
-    given = np.array([0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0])
-    zero = torch.tensor([0.9, 0.6, 0.1, 0.95, 0.8, 0.7, 0.6, 0.85, 0.3, 0.2, 0.4])
-    # rows 0, 1 and 2 are confirmed; 3 to 7 were given 1 and are held to be 0; 8 to 10 the other way round
-    beliefs = Beliefs(torch.stack([zero, 1 - zero], dim=1), None)
-    assert beliefs.trusted(given).tolist() == [0, 1, 2, 3, 7, 9]
+def test_only_images_whose_label_is_confirmed_are_learned_from(monkeypatch):
+    given = np.array([0, 0, 1, 1, 0])
+    beliefs = Beliefs(torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.1, 0.9], [0.7, 0.3], [0.6, 0.4]]), None)
+    assert beliefs.confirmed(given).tolist() == [0, 2, 4]
+    rows, learned = rows_of(*stripes(24)), []
+    believed = Beliefs(functional.one_hot(torch.from_numpy(rows.labels)).float(), None)
+    believed.rows[:4] = believed.rows[:4].flip(1)
+    monkeypatch.setattr("attnknn.train.images.beliefs_of", lambda *_: believed)
+    kept = ImageTask.__init__
+
+    def noted(task, network, rows, *others, **options):
+        learned.append(len(rows))
+        kept(task, network, rows, *others, **options)
+
+    monkeypatch.setattr(ImageTask, "__init__", noted)
+    options = ImageOptions(**{**LESSON, "batch_size": 12, "epochs": 2, "validate_every": 1}, relabel=1)
+    train_images(rows, None, classes=2, options=options, seed=0)
+    assert learned == [24, 20]
 
 
 def test_images_that_were_not_learned_from_are_believed_of_too_and_never_by_their_own_label(whole):
@@ -340,6 +352,8 @@ def test_labels_stay_as_given_where_a_class_would_vanish(monkeypatch):
     one_class = Beliefs(torch.tensor([[0.9, 0.1]] * 24), None)
     assert not one_class.keeps_classes(np.arange(24) % 2)
     assert Beliefs(torch.eye(2)[torch.arange(24) % 2], None).keeps_classes(np.arange(24) % 2)
+    exchanged = Beliefs(torch.eye(2)[(torch.arange(24) + 1) % 2], None)
+    assert not exchanged.keeps_classes(np.arange(24) % 2)  # nothing would be left to learn from
     monkeypatch.setattr("attnknn.train.images.beliefs_of", lambda *_: one_class)
     options = ImageOptions(**{**LESSON, "batch_size": 12, "epochs": 1, "validate_every": 1}, relabel=1)
     with pytest.warns(UserWarning, match="labels stay as they are"):

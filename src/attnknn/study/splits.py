@@ -57,7 +57,7 @@ RULES: dict[str, Rule] = {
     "wine-quality-white-good": Rule(drop_duplicates=True),
 }
 
-NOISY = {"epochs": 80, "mix": "cutmix", "mix_alpha": 1.0, "mix_share": 0.5, "relabel": 2}
+NOISY = {"epochs": 120, "mix": "cutmix", "mix_alpha": 1.0, "mix_share": 0.5, "relabel": 3}
 """How images are trained on labels of which many are wrong."""
 
 

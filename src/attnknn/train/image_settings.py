@@ -48,8 +48,7 @@ class ImageOptions(TrainingOptions):
         robust: Up to 1: how little a label counts that looks impossible (see ``robust_loss``); 0 is NLL.
         relabel: For labels of which many may be wrong: so many shorter trainings go before, each half as long as
             the next and the first without ``mix``; each learns what neighbors and head believe in after the one
-            before it, of the images whose label they confirm and of the surest third of the others. The labels
-            believed in last are those of the bank.
+            before it, of the images whose label they confirm. The labels believed in last are those of the bank.
         validate_every: Epochs from one validation to the next.
         compile: Whether torch compiles the network first: slow to start, then faster.
     """

@@ -48,8 +48,8 @@ def train_images(
     """Train an image embedder with a head; with validation images it is that of the best epoch.
 
     Where ``options.relabel`` asks for it, shorter trainings go before: what each of them believes of the labels
-    is what the next one learns, of the images whose label it confirms or is surest about. Validation images are
-    asked for the labels that they were given: by what the last training believed, the next could only agree.
+    is what the next one learns, of the images whose label it confirms. Validation images are asked for the labels
+    that they were given: by what the last training believed, the next could only agree.
 
     Args:
         rows: Training images, uint8 (n, h, w, c).
@@ -105,8 +105,8 @@ def _trained(
 ) -> tuple[ImageTask, History]:
     targets = None
     if beliefs is not None:
-        trusted = beliefs.trusted(rows.labels)
-        rows, targets = rows.take(trusted), beliefs.rows[torch.from_numpy(trusted)]
+        sure = beliefs.confirmed(rows.labels)
+        rows, targets = rows.take(sure), beliefs.rows[torch.from_numpy(sure)]
     precision = options.precision or ("bfloat16" if device.type == "cuda" else "float32")
     task = ImageTask(
         *(_started(rows, classes, options, seed), rows, held),

@@ -20,7 +20,6 @@ _NEIGHBORS: Final = 200  # so many that wrong labels among them, spread over the
 _SCALE: Final = 10.0
 _TRUST: Final = 2.0  # in the neighbors, who see more labels than the head's cross-entropy does of one image
 _PRIOR: Final = 1e-3  # so that no class is impossible
-_SUREST: Final = 1 / 3  # of the images of a class that were given another label: so many are learned from
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,23 +38,18 @@ class Beliefs:
         return found.hexdigest()
 
     def keeps_classes(self, given: NDArray[np.int64]) -> bool:
-        """Whether every class keeps a quarter of the training images that it was given, at least."""
-        classes = self.rows.shape[1]
-        before, after = (np.bincount(each, minlength=classes) for each in (given, self.labels()[0]))
-        return bool((4 * after >= before).all())
+        """Whether every class is left a quarter of as many training images as it was given, and an eighth of them."""
+        each = given, self.labels()[0], given[self.confirmed(given)]
+        before, after, sure = (np.bincount(some, minlength=self.rows.shape[1]) for some in each)
+        return bool(((4 * after >= before) & (8 * sure >= before)).all())
 
-    def trusted(self, given: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places of the training images to learn from: whose label is confirmed, and the surest of the others.
+    def confirmed(self, given: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places of the training images whose label is believed in, to learn from.
 
-        What is believed of the rest is as often wrong as right where it matters; a training that learns it learns
-        to be of the same opinion as the one before.
+        What is believed of the others is wrong too often: a training that learns it learns to be of the same
+        opinion as the one before.
         """
-        sure, believed = self.rows.max(dim=1).values.cpu().numpy(), self.labels()[0]
-        kept = believed == given
-        for label in range(self.rows.shape[1]):
-            others = np.flatnonzero((believed == label) & (believed != given))
-            kept[others[np.argsort(-sure[others], kind="stable")][: round(_SUREST * len(others))]] = True
-        return np.flatnonzero(kept)
+        return np.flatnonzero(self.labels()[0] == given)
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
         """The likeliest class of each image."""
