@@ -38,7 +38,7 @@ class Beliefs:
         return found.hexdigest()
 
     def keeps_classes(self, given: NDArray[np.int64]) -> bool:
-        """Whether every class is left a quarter of as many training images as it was given, and an eighth of them."""
+        """Whether every class has a quarter of as many training images as it was given, and an eighth of those."""
         each = given, self.labels()[0], given[self.confirmed(given)]
         before, after, sure = (np.bincount(some, minlength=self.rows.shape[1]) for some in each)
         return bool(((4 * after >= before) & (8 * sure >= before)).all())
