@@ -74,7 +74,7 @@ PICTURED = cnn,cnn+tta,$(NEAR)
 image-results: setup  ## The same for images; needs a GPU, and the original files in ATTNKNN_DATA
 	$(BIN)/attnknn study main --data cifar10 --epochs 150 --compile --seeds 5 --methods $(PICTURED) --keep attention \
 	  --out runs/main-cifar10 --save results/cifar10/main.json
-	$(BIN)/attnknn study main --data cifar10 --compile --noise 0.4 --seeds 3 --methods cnn,distance,reliability,attention,attention+tta \
+	$(BIN)/attnknn study main --data cifar10 --compile --noise 0.4 --seeds 3 --methods distance,reliability,attention,attention+tta \
 	  --out runs/noise-cifar10 --save results/cifar10/noise-sym-40.json
 	$(BIN)/attnknn study new-class --data cifar10 --compile --seeds 3 --out runs/new-class-cifar10 --save results/cifar10/new-class.json
 	for data in mnist fashion-mnist; do \
