@@ -82,10 +82,10 @@ image-results: setup  ## The same for images; needs a GPU, and the original file
 	$(BIN)/python benchmarks/tables.py
 
 vit-results: setup  ## Token layers side by side on CIFAR; needs a GPU, and the original files in ATTNKNN_DATA
-	$(BIN)/python benchmarks/vit.py --data cifar10 --amp --compile --seeds 3 --out runs/vit-cifar10 --save results/vit/cifar10.json
-	$(BIN)/python benchmarks/vit.py --data cifar100 --amp --compile --seeds 3 --out runs/vit-cifar100 --save results/vit/cifar100.json \
+	$(BIN)/python benchmarks/vit.py --data cifar10 --amp --seeds 3 --out runs/vit-cifar10 --save results/vit/cifar10.json
+	$(BIN)/python benchmarks/vit.py --data cifar100 --amp --seeds 3 --out runs/vit-cifar100 --save results/vit/cifar100.json \
 	  --variants attention,attention-random-16,attention-random-32,kvt,convnn,convnn-random-16,convnn-random-32
-	$(BIN)/python benchmarks/vit.py --data cifar10 --amp --compile --seeds 1 --resize 224 --patch-size 16 --variants attention,convnn \
+	$(BIN)/python benchmarks/vit.py --data cifar10 --amp --seeds 1 --resize 224 --patch-size 16 --variants attention,convnn \
 	  --out runs/vit-224 --save results/vit/cifar10-224.json
 
 study-results: setup  ## Every study on small tables; ten minutes on a core for Iris, two hours for a Wine task

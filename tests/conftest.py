@@ -1,10 +1,14 @@
 """Settings that every test shares."""
 
 import gc
+import os
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+if not torch.cuda.is_available():  # whether kernels are interpreted is settled when Triton is imported
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 settings.register_profile(
     "house",

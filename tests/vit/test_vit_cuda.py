@@ -8,6 +8,7 @@ import torch
 
 from attnknn.vit import LAYERS, ViT, ViTOptions, create_layer, train_vit
 from attnknn.vit.frames import Frames, channel_stats
+from attnknn.vit.grid import Draws
 from attnknn.vit.training import ViTTask, evaluate
 
 pytestmark = [
@@ -103,10 +104,44 @@ def test_recorded_steps_do_what_steps_do(variant, monkeypatch):
         options = ViTOptions(num_epochs=3, batch_size=100, augment=True, noise=0.1, clip_grad_norm=1.0)
         found.append(train_vit(model, rows, held, options, seed=0))
         if recorded:
-            assert len(replays) == (0 if given.get("sampling_type") == "random" else 11)
+            assert len(replays) == 11
     for one, two in zip(*(each.epochs for each in found), strict=True):
         for name in ("loss_train", "train_top1", "lr", "gradient_norm"):
             assert one[name] == pytest.approx(two[name], rel=0.05, abs=0.02), name
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo of some releases of torch looks for it
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("layer", ["ConvNNAttention", "Attention"])
+def test_recorded_steps_see_new_draws(layer, compiled, monkeypatch):
+    """At a rate of next to nothing a loss tells only what was drawn; draws that stood still would change it."""
+    replays, replay = [], torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), replay(graph)))
+    rows, held = halves()
+    given = {"img_size": 16, "patch_size": 2, "num_classes": 2, "num_layers": 2, "d_hidden": 48, "d_mlp": 96}
+    still = {"dropout": 0.0, "attention_dropout": 0.0}
+    options = ViTOptions(num_epochs=3, batch_size=100, optimizer="sgd", lr=1e-9, use_compiled=compiled)
+    losses, states, hold = [], [], Draws.hold
+    for manner in ("recorded", "stepwise", "standing still"):
+        if manner == "stepwise":
+            assert len(replays) == 11
+            monkeypatch.setattr(ViTTask, "recordable", False)
+        elif manner == "standing still":
+            few = iter(range(4))
+            monkeypatch.setattr(
+                Draws, "hold", lambda draws, few=few: None if next(few, None) is None else hold(draws)
+            )
+        torch.manual_seed(0)
+        model = ViT(layer, K=3, sampling_type="random", num_samples=5, **given, **still)
+        history = train_vit(model, rows, held, options, seed=0)
+        losses.append([each["loss_train"] for each in history.epochs])
+        states.append(
+            torch.stack([each.attention.sampler.get_extra_state() for each in model.transformer_encoder])
+        )
+    recorded, stepwise, standing = losses
+    assert recorded == pytest.approx(stepwise, rel=2e-4)
+    assert standing != pytest.approx(stepwise, rel=2e-3)
+    assert states[0].equal(states[1])
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo of some releases of torch looks for it

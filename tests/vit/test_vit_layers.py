@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+from itertools import pairwise
 
 import pytest
 import torch
@@ -24,7 +26,7 @@ from attnknn.vit import (
     create_layer,
     layer_options,
 )
-from attnknn.vit.grid import Grid, grid_coordinates, grid_of, spatial_candidates
+from attnknn.vit.grid import Draws, Grid, RandomSampler, grid_coordinates, grid_of, spatial_candidates
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -343,6 +345,121 @@ def test_minus_one_means_all_and_so_does_more_than_there_are():
     assert every.sampler(17, x.device).tolist() == random_layer(num_samples=99).sampler(17, x.device).tolist()
     spatial = random_layer(sampling_type="spatial", num_samples=-1)
     torch.testing.assert_close(spatial(x), every(x))
+
+
+CPU = torch.device("cpu")
+
+
+def random_sampler(seed=0, num_samples=6, **options):
+    return RandomSampler(num_samples, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def test_draws_that_are_held_are_those_that_calls_would_have_made():
+    alone, held = (torch.nn.ModuleList([random_sampler(3), random_sampler(4, num_samples=9)]) for _ in range(2))
+    draws, places = Draws(held, 17, CPU), set()
+    for _ in range(4):
+        draws.hold()
+        for one, other in zip(alone, held, strict=True):
+            drawn, state = one(17, CPU), other.get_extra_state()
+            assert other(17, CPU).equal(drawn)
+            assert other(17, CPU).equal(drawn)  # again, until something else is held
+            assert other.get_extra_state().equal(state)
+            assert state.equal(one.get_extra_state())
+        places.add(tuple(each(17, CPU).data_ptr() for each in held))
+    draws.release()
+    assert len(places) == 1
+    for one, other in zip(alone, held, strict=True):
+        for _ in range(2):
+            assert one(17, CPU).equal(other(17, CPU))
+    draws.hold()
+    assert tuple(each(17, CPU).data_ptr() for each in held) in places  # also after a pause
+
+
+@pytest.mark.parametrize(("tokens", "device"), [(18, CPU), (17, torch.device("meta"))], ids=str)
+def test_a_draw_that_is_held_is_not_for_other_tokens_or_devices(tokens, device):
+    sampler = random_sampler()
+    Draws(sampler, 17, CPU).hold()
+    before = sampler.get_extra_state()
+    assert sampler(tokens, device).device == device
+    assert not sampler.get_extra_state().equal(before)
+
+
+@pytest.mark.parametrize("eval_sampling", ["fixed", "all", "resample"])
+def test_evaluation_does_not_see_what_is_held(eval_sampling):
+    one, other = (random_sampler(eval_sampling=eval_sampling) for _ in range(2))
+    draws = Draws(other, 17, CPU)
+    for _ in range(2):  # the first is what evaluation draws by the seed
+        one.drawn(17)
+        draws.hold()
+    for _ in range(3):
+        assert one.eval()(17, CPU).equal(other.eval()(17, CPU))
+
+
+@pytest.mark.parametrize("num_samples", [-1, 17, 99])
+def test_nothing_is_drawn_where_every_token_is_a_candidate(num_samples):
+    sampler = random_sampler(num_samples=num_samples)
+    before = sampler.get_extra_state()
+    Draws(sampler, 17, CPU).hold()
+    assert sampler(17, CPU).equal(torch.arange(17))
+    assert sampler.get_extra_state().equal(before)
+
+
+def test_what_is_held_is_neither_saved_nor_copied():
+    one, other = random_sampler(), random_sampler()
+    one.drawn(17)
+    Draws(other, 17, CPU).hold()
+    saved = other.state_dict()
+    assert saved.keys() == one.state_dict().keys()
+    assert saved["_extra_state"].equal(one.get_extra_state())
+    following = one(17, CPU)
+    assert not following.equal(other(17, CPU))
+    for copied in (copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
+        assert copied(17, CPU).equal(following)
+
+
+def test_only_who_holds_a_draw_lets_go_of_it():
+    sampler = random_sampler()
+    first, second = Draws(sampler, 17, CPU), Draws(sampler, 17, CPU)
+    first.hold()
+    second.hold()
+    held = sampler(17, CPU)
+    first.release()
+    assert sampler(17, CPU) is held
+    second.release()
+    assert sampler(17, CPU) is not held
+
+
+@pytest.mark.parametrize("name", ["ConvNNAttention", "Attention", "BranchConv", "BranchAttention"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it traces
+def test_a_compiler_sees_one_graph_where_draws_are_held(name):
+    graphs = []
+
+    def counted(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.manual_seed(0)
+    layer = create_layer(name, dim=12, num_heads=2, K=3, sampling_type="random", num_samples=6).train()
+    whole, draws, x = torch.compile(layer, backend=counted, fullgraph=True), Draws(layer, 17, CPU), tokens(20)
+    x, found = x.float(), []
+    for _ in range(2):
+        for _ in range(3):
+            draws.hold()
+            found.append(whole(x))
+            torch.testing.assert_close(found[-1], layer(x))
+        draws.release()
+    assert len(graphs) == 1
+    assert not any(one.equal(two) for one, two in pairwise(found))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo of some releases of torch looks for it
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it traces
+def test_a_compiled_layer_draws_by_itself_where_nothing_is_held():
+    layer, x = random_layer().train(), tokens(21)
+    again = random_layer().train()
+    cut = torch.compile(layer, backend="eager")
+    for _ in range(3):
+        torch.testing.assert_close(cut(x), again(x))
 
 
 def test_the_token_itself_is_rank_0_and_kept_once():

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from attnknn.errors import CorruptModel, InvalidInput
+from attnknn.train import loop
 from attnknn.vit import ViT
 from attnknn.vit.frames import Frames, channel_stats, resized
+from attnknn.vit.grid import Draws, RandomSampler
 from attnknn.vit.saved import TrainedViT
 from attnknn.vit.settings import ViTOptions
 from attnknn.vit.training import ViTTask, evaluate, right, train_vit
@@ -89,6 +91,104 @@ def test_a_run_that_is_stopped_ends_as_if_it_had_not_been(tmp_path, sampling):
     assert weights(resumed).equal(weights(whole))
 
 
+RANDOM = {"sampling_type": "random", "num_samples": 2}
+SAMPLING = ["ConvNNAttention", "Attention", "BranchConv", "BranchAttention"]
+
+
+def samplers(net):
+    return [each for each in net.modules() if isinstance(each, RandomSampler)]
+
+
+def states(net):
+    return torch.stack([each.get_extra_state() for each in samplers(net)])
+
+
+def draws_anew(net):
+    return [not each.train()(5, CPU).equal(each(5, CPU)) for each in samplers(net) for _ in range(20)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layer": SAMPLING, "num_layers": 4},
+        {"layer": SAMPLING, "num_layers": 4, "pool": "mean", "eval_sampling": "resample"},
+        {"generator": 5},  # one for all samplers
+    ],
+    ids=["own", "resample", "shared"],
+)
+def test_draws_before_a_step_train_as_draws_within_it(tmp_path, monkeypatch, change):
+    found, saved = [], []
+    monkeypatch.setattr(loop, "write_checkpoint", lambda path, identity, state: saved.append(state["model"]))
+    for name in ("before", "within"):
+        if name == "within":
+            monkeypatch.setattr(Draws, "hold", lambda draws: None)
+        given = {**RANDOM, **change}
+        if "generator" in change:
+            given["generator"] = torch.Generator().manual_seed(change["generator"])
+        net, options = model(**given), ViTOptions(num_epochs=3, batch_size=16, augment=True)
+        history = train_vit(net, frames(), frames(30, seed=2), options, checkpoint=tmp_path / name)
+        losses = [[each["loss_train"], each["validation_nll"]] for each in history.epochs]
+        found.append((losses, weights(net), states(net)))
+    assert found[0][0] == found[1][0]
+    assert all(one.equal(two) for one, two in zip(found[0][1:], found[1][1:], strict=True))
+    assert len(saved) == 6
+    for one, two in zip(saved[:3], saved[3:], strict=True):
+        drawn = [name for name in one if name.endswith("_extra_state")]
+        assert len(drawn) == len(samplers(net)) > 0
+        assert all(one[name].equal(two[name]) for name in drawn)
+
+
+@pytest.mark.parametrize("layer", SAMPLING)
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+def test_a_step_draws_nothing_by_itself(layer, pool):
+    net = model(layer=layer, pool=pool, **RANDOM)
+    task = ViTTask(net, frames(), frames(30, seed=2), ViTOptions(batch_size=30))
+    random, before = torch.Generator().manual_seed(0), states(net)
+    for batch in task.batches(random):
+        drawn = states(net)
+        assert (drawn != before).any(dim=1).all()
+        task.losses(batch, random)
+        assert states(net).equal(drawn)
+        before = drawn
+    assert states(net).equal(before)
+    assert task.recordable
+
+
+def test_samplers_draw_by_themselves_between_epochs_and_afterwards():
+    net, between = model(**RANDOM), []
+    options = ViTOptions(num_epochs=2, batch_size=30)
+    train_vit(
+        net,
+        *(frames(), frames(30, seed=2), options),
+        on_epoch=lambda numbers: between.append(any(draws_anew(net))),
+    )
+    assert between == [True, True]
+    assert any(draws_anew(net))
+
+
+def test_samplers_draw_by_themselves_after_a_step_that_failed(monkeypatch):
+    def failing(task, batch, random):
+        assert not any(draws_anew(task.model))
+        raise KeyboardInterrupt
+
+    net = model(**RANDOM)
+    monkeypatch.setattr(ViTTask, "losses", failing)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train_vit(net, frames(), frames(30, seed=2), ViTOptions(num_epochs=1, batch_size=30))
+    assert any(draws_anew(net))
+    assert caught.tb is not None  # not only once the traceback is forgotten
+
+
+def test_batches_that_are_given_up_leave_samplers_to_themselves():
+    net = model(**RANDOM)
+    task = ViTTask(net, frames(), frames(30, seed=2), ViTOptions(batch_size=30))
+    batches = task.batches(torch.Generator().manual_seed(0))
+    next(batches)
+    assert not any(draws_anew(net))
+    batches.close()
+    assert any(draws_anew(net))
+
+
 class _Killed:
     def __init__(self, after):
         self.after = after
@@ -146,12 +246,13 @@ def test_plateau_lowers_the_rate_when_validation_stalls():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it traces
-def test_a_compiled_model_learns_the_same(monkeypatch):
+@pytest.mark.parametrize("sampling", [{}, {**RANDOM, "eval_sampling": "all"}], ids=["all", "random"])
+def test_a_compiled_model_learns_the_same(monkeypatch, sampling):
     # The whole model goes through the compiler's front; its back end would take a minute to build C++.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
     found = []
     for compiled in (False, True):
-        net = model(dropout=0.0, attention_dropout=0.0)
+        net = model(dropout=0.0, attention_dropout=0.0, **sampling)
         options = ViTOptions(num_epochs=1, batch_size=30, use_compiled=compiled)
         train_vit(net, frames(), frames(30, seed=2), options, seed=0)
         found.append(weights(net))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout, normalize
 
 from attnknn.errors import InvalidInput
+from attnknn.ops.fused_tokens import Backend, fused_attention, served, unfit
 from attnknn.ops.links import Links, combine_at, linked, scores_at, squared_distances_at, without_autocast
 from attnknn.ops.tokens import Masks, TokenSimilarity, checked_similarity, select_tokens, wide
 from attnknn.ops.weigh import softmax as softmax_of
@@ -32,6 +33,7 @@ def knn_attention(
     is_causal: bool = ...,
     candidates: Tensor | None = ...,
     dropout_p: float = ...,
+    backend: Backend = ...,
     return_indices: Literal[False] = ...,
 ) -> Tensor: ...
 @overload
@@ -50,6 +52,7 @@ def knn_attention(
     is_causal: bool = ...,
     candidates: Tensor | None = ...,
     dropout_p: float = ...,
+    backend: Backend = ...,
     return_indices: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
 def knn_attention(
@@ -67,6 +70,7 @@ def knn_attention(
     is_causal: bool = False,
     candidates: Tensor | None = None,
     dropout_p: float = 0.0,
+    backend: Backend = "auto",
     return_indices: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Each query's sum over its ``k_neighbors`` most similar keys, weighted by similarity and by rank.
@@ -91,6 +95,8 @@ def knn_attention(
         is_causal: Whether a query sees only keys up to its own index.
         candidates: (m,) indices of the only keys that are looked at; the query itself comes first in any case.
         dropout_p: Probability that a weight becomes 0.
+        backend: ``torch``, ``triton`` (one fused kernel; on a GPU, without an ``attn_mask`` and without matrices
+            as ``rank_weights``), or ``auto``: the kernel where it serves. Results agree up to rounding.
         return_indices: Whether to return the keys that were kept too.
 
     Returns:
@@ -110,9 +116,19 @@ def knn_attention(
     if rank_weights is not None and rank_weights.shape[-1] < kept:
         raise InvalidInput(f"rank_weights has {rank_weights.shape[-1]} ranks, but {kept} keys are kept")
     factor = scale if scale is not None else (q.shape[-1] ** -0.5 if similarity == "matmul" else 1.0)
+    matrices = rank_weights is not None and rank_weights.ndim == 3
+    reason = unfit(q, k, v, kept, matrices=matrices, masked=attn_mask is not None)
     with without_autocast(q.device):
         if similarity == "cosine":
             q, k = normalize(wide(q), dim=-1), normalize(wide(k), dim=-1)
+        if served(backend, q.device, reason):
+            mixed, indices = _fused(
+                *(q, k, v, kept, similarity, factor, softmax, rank_weights, dropout_p),
+                padding=key_padding_mask,
+                candidates=candidates,
+                causal=is_causal,
+            )
+            return (mixed, indices) if return_indices else mixed
         chosen = select_tokens(
             q,
             k,
@@ -131,6 +147,36 @@ def knn_attention(
     if not return_indices:
         return mixed
     return mixed, chosen.indices if found is None else chosen.indices.masked_fill(~found, -1)
+
+
+def _fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kept: int,
+    similarity: TokenSimilarity,
+    factor: float | Tensor,
+    softmax: bool,
+    rank_weights: Tensor | None,
+    dropout_p: float,
+    **hidden: Any,
+) -> tuple[Tensor, Tensor]:
+    """By one kernel, which takes a number for a scale: what is learned is multiplied into its queries."""
+    euclidean = similarity == "euclidean"
+    if isinstance(factor, Tensor):
+        if softmax or not euclidean:  # inverse distances are not scaled
+            q, k = wide(q) * factor, wide(k) * factor if euclidean else wide(k)
+        factor = 1.0
+    keep = q.new_ones(*q.shape[:3], kept, dtype=torch.float32) if dropout_p else None
+    return fused_attention(
+        *(q, k, v, kept),
+        scale=float(factor),
+        euclidean=euclidean,
+        softmax=softmax,
+        factors=None if rank_weights is None else rank_weights[:, :kept],
+        keep=None if keep is None else dropout(keep, dropout_p),
+        **hidden,
+    )
 
 
 def _weights(

@@ -22,7 +22,8 @@ class Recordable(Protocol):
         """Whether each step is the same work on other numbers.
 
         A batch is a tensor on the device of the run, always of one shape; nothing waits for the device, asks it
-        for a value, or is remembered outside of tensors; what is random comes from the generator or from torch.
+        for a value, or is remembered outside of tensors; what is random comes from the generator or from torch,
+        or is drawn with the batch, before the step, and written to where the step read the first draw.
         """
 
 

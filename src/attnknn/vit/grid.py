@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isqrt
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -123,12 +123,20 @@ class SpatialSampler(nn.Module):
         return spatial_candidates(grid, side, self.padding, device)
 
 
+class _Held(NamedTuple):
+    """A draw that waits for the calls that take it."""
+
+    tokens: int  # among which it was drawn
+    indices: Tensor
+
+
 class RandomSampler(nn.Module):
     """Candidates drawn at random, without putting back, for the whole batch and all heads; -1 takes all.
 
-    In training every call draws anew from the generator. What evaluation does, ``eval_sampling`` says: ``fixed``
-    draws by the seed of the generator, so always the same; ``all`` takes every token; ``resample`` draws anew.
-    The state of the generator is part of the state dict, so that a run that is resumed draws what it would have.
+    In training every call draws anew from the generator, unless a draw is held for it (see :class:`Draws`). What
+    evaluation does, ``eval_sampling`` says: ``fixed`` draws by the seed of the generator, so always the same;
+    ``all`` takes every token; ``resample`` draws anew. The state of the generator is part of the state dict, so
+    that a run that is resumed draws what it would have; a draw that is held is not, nor is it copied.
 
     Args:
         num_samples: How many; -1, or more than there are, means all.
@@ -144,21 +152,46 @@ class RandomSampler(nn.Module):
         if generator is not None and generator.device.type != "cpu":
             raise InvalidInput(f"the generator must be on the CPU, got one on {generator.device}")
         self.generator = generator or torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
+        self._held: _Held | None = None
 
     def forward(self, tokens: int, device: torch.device) -> Tensor:
         """(m,) indices, ascending."""
-        every = not 0 <= self.num_samples < tokens
-        if every or (not self.training and self.eval_sampling == "all"):
+        if not self.chooses(tokens) or (not self.training and self.eval_sampling == "all"):
             return torch.arange(tokens, device=device)
-        draw = self._drawn
+        held = self._held if self.training else None
+        if held is not None and held.tokens == tokens and held.indices.device == device:
+            return held.indices
+        draw = self._drawn_now
         if torch.compiler.is_compiling():  # a compiler cannot look into generators: the graph is cut here
             draw = torch.compiler.disable(draw)  # type: ignore[no-untyped-call]
         return draw(tokens).to(device)
 
-    def _drawn(self, tokens: int) -> Tensor:
-        generator = self.generator
-        if not self.training and self.eval_sampling == "fixed":
-            generator = torch.Generator().manual_seed(generator.initial_seed())
+    def chooses(self, tokens: int) -> bool:
+        """Whether some of so many tokens are left out in training."""
+        return 0 <= self.num_samples < tokens
+
+    def drawn(self, tokens: int) -> Tensor:
+        """(m,) indices on the CPU, ascending: the draw that is next in training."""
+        return self._drawn_from(self.generator, tokens)
+
+    def hold(self, tokens: int, indices: Tensor) -> None:
+        """Let calls in training, with so many tokens and on this device, take these indices instead of a draw.
+
+        They are not copied: what is written to them later is what later calls take.
+        """
+        self._held = _Held(tokens, indices)
+
+    def release(self, indices: Tensor) -> None:
+        """Draw in every call again, unless it is other indices that are held by now."""
+        if self._held is not None and self._held.indices is indices:
+            self._held = None
+
+    def _drawn_now(self, tokens: int) -> Tensor:
+        if self.training or self.eval_sampling != "fixed":
+            return self.drawn(tokens)
+        return self._drawn_from(torch.Generator().manual_seed(self.generator.initial_seed()), tokens)
+
+    def _drawn_from(self, generator: torch.Generator, tokens: int) -> Tensor:
         return torch.randperm(tokens, generator=generator, device="cpu")[: self.num_samples].sort().values
 
     def get_extra_state(self) -> Tensor:
@@ -168,6 +201,46 @@ class RandomSampler(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Go on where the generator was."""
         self.generator.set_state(state.cpu())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the draw that is held: whoever holds it would not write to a copy."""
+        return {**self.__dict__, "_held": None}
+
+
+class Draws:
+    """What the samplers of a model take in one step of training: drawn before it, brought to its device at once.
+
+    They are the draws that the samplers would have made within the step. So nothing cuts the graph of a compiled
+    step, and a step that was recorded as a CUDA graph finds new draws where it read the first.
+
+    Args:
+        model: Whose samplers; each is asked once in a step.
+        tokens: How many tokens they are asked about.
+        device: Where the step is taken.
+    """
+
+    def __init__(self, model: nn.Module, tokens: int, device: torch.device) -> None:
+        samplers = [each for each in model.modules() if isinstance(each, RandomSampler) and each.chooses(tokens)]
+        sizes = [each.num_samples for each in samplers]
+        self._tokens = tokens
+        self._whole = torch.empty(sum(sizes), dtype=torch.int64, device=device)  # in one place for good
+        self._parts = list(zip(samplers, torch.split(self._whole, sizes), strict=True))
+
+    def hold(self) -> None:
+        """Draw for the next step."""
+        if not self._parts:
+            return
+        drawn = torch.cat([sampler.drawn(self._tokens) for sampler, _ in self._parts])
+        if self._whole.is_cuda:
+            drawn = drawn.pin_memory()  # new memory each time: an earlier copy may not have begun yet
+        self._whole.copy_(drawn, non_blocking=self._whole.is_cuda)
+        for sampler, part in self._parts:
+            sampler.hold(self._tokens, part)
+
+    def release(self) -> None:
+        """Let the samplers draw by themselves again."""
+        for sampler, part in self._parts:
+            sampler.release(part)
 
 
 def make_sampler(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnknn.train.loop import History, run
 from attnknn.train.policies import Augmentation
 from attnknn.vit.frames import Frames
-from attnknn.vit.grid import RandomSampler
+from attnknn.vit.grid import Draws
 from attnknn.vit.model import ViT
 from attnknn.vit.settings import ViTOptions
 
@@ -48,6 +48,7 @@ class ViTTask:
         self.model, self.rows, self.held, self.options = model.to(rows.device), rows, held, options
         self._batch = min(options.batch_size, len(rows))
         self._forward = compiled(self.model, options)
+        self._draws = Draws(self.model, self.model.positional_encoding.pe.shape[1], rows.device)
         self._right = torch.zeros(2, device=rows.device)  # first, and among the first five
         self._began = 0.0
 
@@ -58,18 +59,24 @@ class ViTTask:
 
     @property
     def recordable(self) -> bool:
-        """See :class:`~attnknn.train.recorded.Recordable`: what is drawn on the host would be drawn but once."""
-        drawn = any(isinstance(each, RandomSampler) for each in self.model.modules())
+        """See :class:`~attnknn.train.recorded.Recordable`: what samplers draw on the host comes with the batch."""
         records = self.options.use_compiled and self.options.compile_mode != "default"  # by itself
-        return self.rows.resident and not drawn and not records
+        return self.rows.resident and not records
 
     def batches(self, random: torch.Generator) -> Iterator[Tensor]:
-        """Images in random order; what is left of the last batch waits for another epoch."""
+        """Images in random order; what is left of the last batch waits for another epoch.
+
+        With each batch the samplers of the model are given their draws for it, until the batches end.
+        """
         self._right.zero_()
         self._began = time.perf_counter()
         order = torch.randperm(len(self.rows), generator=random, device=random.device)
-        for at in range(self.steps):
-            yield order[at * self._batch : (at + 1) * self._batch]
+        try:
+            for at in range(self.steps):
+                self._draws.hold()
+                yield order[at * self._batch : (at + 1) * self._batch]
+        finally:  # also when a step fails: the loop over the batches is left, and nothing else holds them
+            self._draws.release()
 
     def losses(self, batch: Tensor, random: torch.Generator) -> Mapping[str, Tensor]:
         """The one loss there is."""

@@ -1,0 +1,300 @@
+"""Token attention as one operation, by the kernels of :mod:`attnknn.ops.triton_tokens`, with its gradient.
+
+The operations are known to torch by name, so that a compiler leaves them as they are. Triton is imported when the
+first of them runs: where it is not installed, nothing here is called.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, Final, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from attnknn.errors import InvalidInput
+
+Backend = Literal["auto", "torch", "triton"]
+BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
+
+MOST_KEPT: Final = 64
+WIDEST: Final = 128
+_MANY: Final = 4096  # tokens, from which wider tiles are faster
+_TYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
+
+
+HAS_TRITON: Final = find_spec("triton") is not None
+
+
+def unfit(q: Tensor, k: Tensor, v: Tensor, kept: int, *, matrices: bool, masked: bool) -> str | None:
+    """Why the kernels cannot serve, in words; None where they can."""
+    if not HAS_TRITON:
+        return "Triton is not installed"
+    if any(each.dtype not in _TYPES for each in (q, k, v)):
+        return f"types are {q.dtype}, {k.dtype} and {v.dtype}, not all of 16 or 32 bits"
+    if max(q.shape[3], v.shape[3]) > WIDEST:
+        return f"heads are {max(q.shape[3], v.shape[3])} wide, more than {WIDEST}"
+    if kept > MOST_KEPT:
+        return f"{kept} keys are kept, more than {MOST_KEPT}"
+    if matrices:
+        return "rank_weights are matrices"
+    if masked:
+        return "there is an attn_mask"
+    if not q.numel() or not v.numel():
+        return "there are no tokens"
+    return None
+
+
+def served(backend: str, device: torch.device, reason: str | None) -> bool:
+    """Whether the kernels serve; where they are not asked for by name, on CUDA only.
+
+    Raises:
+        InvalidInput: They were asked for and cannot, or there is no such backend.
+    """
+    if backend not in BACKENDS:
+        raise InvalidInput(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if backend == "torch":
+        return False
+    if reason is None and device.type != "cuda" and (backend == "auto" or not _interpreted()):
+        reason = f"the tensors are on {device.type}"
+    if backend == "triton" and reason is not None:
+        raise InvalidInput(f"backend='triton' cannot serve: {reason}")
+    if not torch.compiler.is_compiling():  # a compiler would stop at a log line
+        _tell("torch" if reason else "triton", reason or "tensors are on CUDA, and the kernels serve them")
+    return reason is None
+
+
+def _interpreted() -> bool:
+    """Whether Triton interprets its kernels, which then run on any device, slowly."""
+    import triton
+
+    from attnknn.ops.triton_tokens import select_weigh_combine
+
+    return not isinstance(select_weigh_combine, triton.JITFunction)
+
+
+@cache
+def _tell(chosen: str, reason: str) -> None:
+    """Once for each reason."""
+    logging.getLogger(__name__).info("token attention by %s: %s", chosen, reason)
+
+
+def fused_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kept: int,
+    *,
+    scale: float,
+    euclidean: bool,
+    softmax: bool,
+    factors: Tensor | None = None,
+    padding: Tensor | None = None,
+    keep: Tensor | None = None,
+    candidates: Tensor | None = None,
+    causal: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """What each query makes of the keys it keeps (b, h, q, width), and which they are (b, h, q, kept), int64.
+
+    Args:
+        q: (b, h, queries, dim).
+        k: (b, h, tokens, dim).
+        v: (b, h, tokens, width).
+        kept: Keys that each query keeps, the query itself among them where there are candidates.
+        scale: Factor of the similarities.
+        euclidean: Whether distance decides, not the inner product.
+        softmax: Whether weights are a softmax.
+        factors: (width, kept) of the values by rank.
+        padding: (b, tokens), True where a key is padding.
+        keep: (b, h, queries, kept) factors of the weights.
+        candidates: (m,) ascending: only these keys are looked at, behind the query itself.
+        causal: Whether a query sees only keys up to its own index.
+    """
+    if q.dtype != k.dtype:
+        q, k = q.float(), k.float()
+    if euclidean:  # distances do not change with the origin, but their rounding errors do
+        center = k.detach().float().mean(dim=2, keepdim=True)
+        q, k = q.float() - center, k.float() - center
+    by_rank = None if factors is None else factors.float().T.contiguous()
+    told = [scale, euclidean, softmax, causal]
+    out, indices, _ = _forward(q, k, v, by_rank, padding, keep, candidates, kept, *told)
+    return out, indices.long()
+
+
+@torch.library.custom_op("attnknn::token_attention", mutates_args=())
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    factors: Tensor | None,
+    padding: Tensor | None,
+    keep: Tensor | None,
+    candidates: Tensor | None,
+    kept: int,
+    scale: float,
+    euclidean: bool,
+    softmax: bool,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    from attnknn.ops.triton_tokens import select_weigh_combine
+
+    q, k, v = (_rows_dense(each) for each in (q, k, v))
+    out, indices, weights = _made(q, v, kept)
+    batch, heads, queries, dim = q.shape
+    tokens = k.shape[2]
+    sizes = _padded(q, v, kept)
+    rows, columns = _search_tile(tokens)
+    select_weigh_combine[(batch * heads * -(-queries // rows),)](
+        *(q, k, v, factors, padding, keep, candidates, out, indices, weights),
+        *(step for each in (q, k, v, out) for step in each.stride()[:3]),
+        *(heads, queries, tokens if candidates is None else len(candidates), tokens, dim, v.shape[3], scale),
+        **sizes,
+        ROWS=rows,
+        COLUMNS=columns,
+        HAS_FACTORS=factors is not None,
+        HAS_PADDING=padding is not None,
+        HAS_KEEP=keep is not None,
+        HAS_CANDIDATES=candidates is not None,
+        CAUSAL=causal,
+        EUCLIDEAN=euclidean,
+        SOFTMAX=softmax,
+        PRECISION="ieee",
+        num_warps=1,
+    )
+    return out, indices, weights
+
+
+@_forward.register_fake
+def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _made(q, v, rest[4])
+
+
+def _made(q: Tensor, v: Tensor, kept: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for the result, its tokens before its heads: so they are merged for free; for the kept and weights."""
+    batch, heads, queries = q.shape[:3]
+    out = v.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2)
+    indices = torch.empty(batch, heads, queries, kept, dtype=torch.int32, device=q.device)
+    return out, indices, torch.empty_like(indices, dtype=torch.float32)
+
+
+@torch.library.custom_op("attnknn::token_attention_backward", mutates_args=())
+def _backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    factors: Tensor | None,
+    keep: Tensor | None,
+    indices: Tensor,
+    weights: Tensor,
+    scale: float,
+    euclidean: bool,
+    softmax: bool,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    from attnknn.ops.triton_back import back_to_keys, back_to_queries
+
+    grad, q, k, v = (_rows_dense(each) for each in (grad, q, k, v))
+    to_q, to_k, to_v, to_factors = _made_backward(grad, q, k, v, factors)
+    batch, heads, queries, dim = q.shape
+    tokens, width, kept = k.shape[2], v.shape[3], indices.shape[3]
+    sizes = _padded(q, v, kept)
+    same = {"EUCLIDEAN": euclidean, "HAS_FACTORS": factors is not None, "HAS_KEEP": keep is not None}
+    scatter = not torch.are_deterministic_algorithms_enabled()
+    near, mixed = (torch.zeros_like(each, dtype=torch.float32) if scatter else None for each in (to_k, to_v))
+    rows = _query_tile(sizes)
+    blocks = batch * heads * -(-queries // rows)
+    to_scores = None if scatter else torch.empty_like(weights)
+    parts = None if factors is None else q.new_empty(blocks, kept, width, dtype=torch.float32)
+    back_to_queries[(blocks,)](
+        *(q, k, v, factors, keep, indices, weights, grad, to_q, near, mixed, to_scores, parts),
+        *(step for each in (q, k, v, grad) for step in each.stride()[:3]),
+        *(heads, queries, tokens, dim, width, scale),
+        **sizes,
+        **same,
+        ROWS=rows,
+        SOFTMAX=softmax,
+        SCATTER=scatter,
+        num_warps=1,
+    )
+    if parts is not None:
+        to_factors.copy_(parts.sum(dim=0))
+    if near is not None and mixed is not None:
+        return to_q, to_k.copy_(near), to_v.copy_(mixed), to_factors
+    rows, columns, warps = _KEY_TILE
+    back_to_keys[(batch * heads * -(-tokens // columns),)](
+        *(q, k, factors, keep, indices, weights, to_scores, grad, to_k, to_v),
+        *(step for each in (q, k, grad) for step in each.stride()[:3]),
+        *(heads, queries, tokens, dim, width),
+        **{name: sizes[name] for name in ("KEPT", "DIM", "WIDTH")},
+        **same,
+        ROWS=rows,
+        COLUMNS=columns,
+        CAUSAL=causal,
+        PRECISION="ieee",
+        num_warps=warps,
+    )
+    return to_q, to_k, to_v, to_factors
+
+
+@_backward.register_fake
+def _backward_fake(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, factors: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _made_backward(grad, q, k, v, factors)
+
+
+def _made_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, factors: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    to_q, to_k, to_v = (each.new_empty(each.shape) for each in (q, k, v))
+    return to_q, to_k, to_v, grad.new_empty(0) if factors is None else torch.empty_like(factors)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    q, k, v, factors, _, keep, _, _, *told = inputs
+    _, indices, weights = output
+    ctx.mark_non_differentiable(indices, weights)
+    ctx.save_for_backward(q, k, v, factors, keep, indices, weights)
+    ctx.told = told
+
+
+def _slopes(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+    q, k, v, factors, keep, indices, weights = ctx.saved_tensors
+    to_q, to_k, to_v, to_factors = _backward(grad, q, k, v, factors, keep, indices, weights, *ctx.told)
+    return to_q, to_k, to_v, None if factors is None else to_factors, *[None] * 8
+
+
+_forward.register_autograd(_slopes, setup_context=_remember)
+
+
+def _rows_dense(values: Tensor) -> Tensor:
+    """The same with the numbers of each row next to each other."""
+    return values if values.stride(3) == 1 or values.shape[3] == 1 else values.contiguous()
+
+
+def _padded(q: Tensor, v: Tensor, kept: int) -> dict[str, int]:
+    """Sizes that the kernels are made for: powers of 2, but for the keys that are kept."""
+    dim, width = (max(16, _power(each.shape[3])) for each in (q, v))
+    return {"KEPT": kept, "RANKS": max(2, _power(kept)), "DIM": dim, "WIDTH": width}
+
+
+def _search_tile(tokens: int) -> tuple[int, int]:
+    """Queries and keys at a time, for one warp: several would wait for each other at every key that enters."""
+    return 16, 32 if tokens < _MANY else 64
+
+
+def _query_tile(sizes: dict[str, int]) -> int:
+    """Queries at a time, for one warp."""
+    return 16 if max(sizes["DIM"], sizes["WIDTH"]) <= 64 else 8
+
+
+_KEY_TILE: Final = 32, 128, 4
+"""Queries and keys at a time, and warps."""
+
+
+def _power(count: int) -> int:
+    """The least power of 2 that is not below."""
+    return 1 << max(0, count - 1).bit_length()

@@ -1,0 +1,228 @@
+"""The backward pass of the kernels in :mod:`attnknn.ops.triton_tokens`.
+
+Each query adds to the gradients of the keys it keeps, in whatever order. Where results must be the same on every
+run, each key sums over the queries instead, which takes the longer the more tokens there are.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from attnknn.ops.triton_tokens import of_rank, rows_at
+
+
+@triton.jit
+def back_to_queries(
+    q,
+    k,
+    v,
+    factors,
+    keep,
+    indices,
+    weights,
+    grad,
+    to_q,
+    to_k,
+    to_v,
+    to_scores,
+    to_factors,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
+    g_batch,
+    g_head,
+    g_row,
+    heads,
+    queries,
+    tokens,
+    dim,
+    width,
+    scale,
+    KEPT: tl.constexpr,
+    RANKS: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    HAS_FACTORS: tl.constexpr,
+    HAS_KEEP: tl.constexpr,
+    EUCLIDEAN: tl.constexpr,
+    SOFTMAX: tl.constexpr,
+    SCATTER: tl.constexpr,
+):
+    """Gradients of ROWS queries, of their scores, and their part of those of the factors.
+
+    Of a score that is a distance ``to_scores`` is twice the gradient of its square: what ``q - k`` is multiplied
+    with. ``to_q`` has the batch, head and row of ``q``, densely.
+    """
+    blocks = tl.cdiv(queries, ROWS)
+    table = tl.program_id(0) // blocks
+    batch, head = (table // heads).to(tl.int64), (table % heads).to(tl.int64)
+    rows, ranks = (tl.program_id(0) % blocks) * ROWS + tl.arange(0, ROWS), tl.arange(0, RANKS)
+    depth, channels = tl.arange(0, DIM), tl.arange(0, WIDTH)
+    asking = rows < queries
+    own_k, own_v = k + batch * k_batch + head * k_head, v + batch * v_batch + head * v_head
+    slopes = rows_at(grad + batch * g_batch + head * g_head, rows, g_row, channels, asking, width)
+
+    place = (table.to(tl.int64) * queries + rows)[:, None] * KEPT + ranks[None, :]
+    written = asking[:, None] & (ranks < KEPT)[None, :]
+    index = tl.load(indices + place, mask=written, other=-1)
+    share = tl.load(weights + place, mask=written, other=0.0)
+    kept = index >= 0
+    index = tl.where(kept, index, 0)
+    dropped = tl.full((ROWS, RANKS), 1.0, tl.float32)
+    if HAS_KEEP:
+        dropped = tl.load(keep + place, mask=written, other=0.0)
+
+    to_share = tl.zeros((ROWS, RANKS), tl.float32)
+    for rank in range(KEPT):
+        link = of_rank(index, ranks, rank)
+        near = rows_at(own_v, link, v_row, channels, asking, width) * slopes
+        passed = of_rank(share * dropped, ranks, rank)
+        if SCATTER:
+            turn = slopes * passed[:, None]
+            if HAS_FACTORS:
+                turn *= tl.load(factors + rank * width + channels, mask=channels < width, other=0.0)[None, :]
+            to = to_v + (table.to(tl.int64) * tokens + link)[:, None] * width + channels[None, :]
+            tl.atomic_add(to, turn, mask=asking[:, None] & (channels < width)[None, :], sem="relaxed")
+        if HAS_FACTORS:
+            part = to_factors + (tl.program_id(0).to(tl.int64) * KEPT + rank) * width + channels
+            tl.store(part, tl.sum(near * passed[:, None], axis=0), mask=channels < width)
+            near *= tl.load(factors + rank * width + channels, mask=channels < width, other=0.0)[None, :]
+        to_share = tl.where((ranks == rank)[None, :], tl.sum(near, axis=1)[:, None], to_share)
+    to_share = tl.where(kept, to_share * dropped, 0.0)
+    if SOFTMAX:
+        to_share = share * (to_share - tl.sum(share * to_share, axis=1)[:, None]) * scale
+    elif not EUCLIDEAN:
+        to_share *= scale
+
+    asked = rows_at(q + batch * q_batch + head * q_head, rows, q_row, depth, asking, dim)
+    turned = tl.zeros((ROWS, DIM), tl.float32)
+    for rank in range(KEPT):
+        link = of_rank(index, ranks, rank)
+        beside = rows_at(own_k, link, k_row, depth, asking, dim)
+        if EUCLIDEAN:
+            beside = asked - beside
+            gap = tl.sqrt(tl.sum(beside * beside, axis=1))
+            # The square root has no finite slope at 0; there the distance is a constant.
+            inverse = tl.where(gap == 0, 0.0, 1 / tl.where(gap == 0, 1.0, gap))
+            slope = -of_rank(to_share, ranks, rank) * inverse
+            if not SOFTMAX:
+                slope *= of_rank(share, ranks, rank) * of_rank(share, ranks, rank)
+            to_share = tl.where((ranks == rank)[None, :], slope[:, None], to_share)
+        turned += of_rank(to_share, ranks, rank)[:, None] * beside
+        if SCATTER:
+            turn = of_rank(to_share, ranks, rank)[:, None] * (-beside if EUCLIDEAN else asked)
+            to = to_k + (table.to(tl.int64) * tokens + link)[:, None] * dim + depth[None, :]
+            tl.atomic_add(to, turn, mask=asking[:, None] & (depth < dim)[None, :], sem="relaxed")
+    if not SCATTER:
+        tl.store(to_scores + place, to_share, mask=written)
+    to = to_q + (table.to(tl.int64) * queries + rows)[:, None] * dim + depth[None, :]
+    tl.store(to, turned.to(to_q.dtype.element_ty), mask=asking[:, None] & (depth < dim)[None, :])
+
+
+@triton.jit
+def back_to_keys(
+    q,
+    k,
+    factors,
+    keep,
+    indices,
+    weights,
+    to_scores,
+    grad,
+    to_k,
+    to_v,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    g_batch,
+    g_head,
+    g_row,
+    heads,
+    queries,
+    tokens,
+    dim,
+    width,
+    KEPT: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HAS_FACTORS: tl.constexpr,
+    HAS_KEEP: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    EUCLIDEAN: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Gradients of COLUMNS keys and their values: sums over all queries of the head, ROWS at a time."""
+    blocks = tl.cdiv(tokens, COLUMNS)
+    table = tl.program_id(0) // blocks
+    batch, head = (table // heads).to(tl.int64), (table % heads).to(tl.int64)
+    first = (tl.program_id(0) % blocks) * COLUMNS
+    columns = first + tl.arange(0, COLUMNS)
+    depth, channels = tl.arange(0, DIM), tl.arange(0, WIDTH)
+    own_q, own_grad = q + batch * q_batch + head * q_head, grad + batch * g_batch + head * g_head
+    near, mixed = tl.zeros((COLUMNS, DIM), tl.float32), tl.zeros((COLUMNS, WIDTH), tl.float32)
+    total = tl.zeros((COLUMNS,), tl.float32)
+    begin = (first // ROWS) * ROWS if CAUSAL else 0
+    for start in range(begin, queries, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        asking = rows < queries
+        place = (table.to(tl.int64) * queries + rows) * KEPT
+        slopes = tl.load(
+            own_grad + rows[:, None].to(tl.int64) * g_row + channels[None, :],
+            mask=asking[:, None] & (channels < width)[None, :],
+            other=0.0,
+        )
+        asked = tl.load(
+            own_q + rows[:, None].to(tl.int64) * q_row + depth[None, :],
+            mask=asking[:, None] & (depth < dim)[None, :],
+            other=0.0,
+        )
+        to_score = tl.zeros((COLUMNS, ROWS), tl.float32)
+        shares = tl.zeros((COLUMNS, ROWS), tl.float32)
+        for rank in range(KEPT):
+            index = tl.load(indices + place + rank, mask=asking, other=-1)
+            linked = index[None, :] == columns[:, None]
+            slope = tl.load(to_scores + place + rank, mask=asking, other=0.0)
+            share = tl.load(weights + place + rank, mask=asking, other=0.0)
+            if HAS_KEEP:
+                share *= tl.load(keep + place + rank, mask=asking, other=0.0)
+            to_score += tl.where(linked, slope[None, :], 0.0)
+            if HAS_FACTORS:
+                factor = tl.load(factors + rank * width + channels, mask=channels < width, other=0.0)
+                through = (slopes.to(tl.float32) * factor[None, :]).to(slopes.dtype)
+                link = tl.where(linked, share[None, :], 0.0).to(slopes.dtype)
+                mixed = tl.dot(link, through, acc=mixed, input_precision=PRECISION)
+            else:
+                shares += tl.where(linked, share[None, :], 0.0)
+        if not HAS_FACTORS:
+            mixed = tl.dot(shares.to(slopes.dtype), slopes, acc=mixed, input_precision=PRECISION)
+        near = tl.dot(to_score.to(asked.dtype), asked, acc=near, input_precision=PRECISION)
+        if EUCLIDEAN:
+            total += tl.sum(to_score, axis=1)
+    if EUCLIDEAN:
+        own = rows_at(k + batch * k_batch + head * k_head, columns, k_row, depth, columns < tokens, dim)
+        near = total[:, None] * own - near
+    row = (table.to(tl.int64) * tokens + columns)[:, None]
+    known = (columns < tokens)[:, None]
+    tl.store(
+        to_k + row * dim + depth[None, :],
+        near.to(to_k.dtype.element_ty),
+        mask=known & (depth < dim)[None, :],
+    )
+    tl.store(
+        to_v + row * width + channels[None, :],
+        mixed.to(to_v.dtype.element_ty),
+        mask=known & (channels < width)[None, :],
+    )

@@ -1,0 +1,250 @@
+"""Triton kernels of token attention: the best keys of a query stay in registers while tiles of scores go by.
+
+Nothing quadratic in the tokens is written. Ties go to the lower index, as in :mod:`attnknn.ops.tokens`.
+
+Names in capitals are fixed when a kernel is compiled, sizes among them are powers of 2.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_DEAD = tl.constexpr(-(2**63))  # below every key: a score that was hidden, or taken
+_UNFILLED = tl.constexpr(-(2**63) + 4096)  # below every score, above the places that no key has taken
+_OWN = tl.constexpr(2**63 - 1)  # above every key: the query itself
+_LAST = tl.constexpr(2**31 - 1)
+_NEAR = tl.constexpr(1e-8)  # added to a distance before it is inverted
+
+
+@triton.jit
+def _pack(scores, columns):
+    bits = (scores + 0.0).to(tl.int32, bitcast=True)  # -0.0 becomes 0.0
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (ordered.to(tl.int64) << 32) | (-columns.to(tl.int64) + _LAST)
+
+
+@triton.jit
+def _score_of(key):
+    ordered = (key >> 32).to(tl.int32)
+    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _column_of(key):
+    return (-(key & 0x7FFFFFFF) + _LAST).to(tl.int32)
+
+
+@triton.jit
+def of_rank(values, ranks, rank):
+    """Column ``rank`` of (rows, ranks)."""
+    return tl.sum(tl.where(ranks[None, :] == rank, values, 0), axis=1)
+
+
+@triton.jit
+def rows_at(base, rows, stride, columns, there, width):
+    """Rows of a table, (rows, columns), as float32; 0 where there is none."""
+    where = base + rows[:, None].to(tl.int64) * stride + columns[None, :]
+    return tl.load(where, mask=there[:, None] & (columns < width)[None, :], other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _searched(
+    asked,
+    own_k,
+    k_row,
+    padding,
+    candidates,
+    rows,
+    asking,
+    keys,
+    stop,
+    dim,
+    KEPT: tl.constexpr,
+    RANKS: tl.constexpr,
+    DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HAS_PADDING: tl.constexpr,
+    HAS_CANDIDATES: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    EUCLIDEAN: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """The best keys of each query, packed (ROWS, RANKS), best first; with candidates the query before them."""
+    ranks, depth = tl.arange(0, RANKS), tl.arange(0, DIM)
+    # Places that keys compete for hold distinct values below all scores; the others are never the least.
+    places: tl.constexpr = KEPT - 1 if HAS_CANDIDATES else KEPT
+    empty = ranks.to(tl.int64) + (_DEAD + 1)
+    best = tl.where(ranks < places, empty, _OWN)[None, :] + tl.zeros((ROWS, 1), tl.int64)
+    least = tl.min(best, axis=1)
+    floor = tl.full((ROWS,), float("-inf"), tl.float32)
+    for start in range(0, stop, COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
+        there = columns < keys
+        if HAS_CANDIDATES:
+            columns = tl.load(candidates + columns, mask=there, other=0).to(tl.int32)
+        near = tl.load(
+            own_k + columns[None, :].to(tl.int64) * k_row + depth[:, None],
+            mask=there[None, :] & (depth < dim)[:, None],
+            other=0.0,
+        )
+        scores = tl.dot(asked, near, input_precision=PRECISION)
+        if EUCLIDEAN:
+            wide = near.to(tl.float32)
+            scores -= (tl.sum(wide * wide, axis=0) * 0.5)[None, :]
+        if HAS_PADDING:
+            there &= tl.load(padding + columns, mask=there, other=1) == 0
+        seen = there[None, :] & asking[:, None]
+        if CAUSAL:
+            seen &= columns[None, :] <= rows[:, None]
+        if HAS_CANDIDATES:
+            seen &= columns[None, :] != rows[:, None]
+        # Columns ascend: a score that ties with the least that is kept comes too late.
+        scores = tl.where(seen, scores, float("-inf"))
+        top = tl.max(scores, axis=1)
+        while tl.max((top > floor).to(tl.int32), axis=0) > 0:
+            column = tl.min(tl.where(scores == top[:, None], columns[None, :], _LAST), axis=1)
+            enters = (top > floor)[:, None] & (best == least[:, None])
+            best = tl.where(enters, _pack(top, column)[:, None], best)
+            least = tl.min(best, axis=1)
+            floor = tl.where(least > _UNFILLED, _score_of(least), float("-inf"))
+            scores = tl.where(columns[None, :] == column[:, None], float("-inf"), scores)
+            top = tl.max(scores, axis=1)
+    return tl.sort(tl.where((ranks < KEPT)[None, :], best, _DEAD), 1, descending=True)
+
+
+@triton.jit
+def _distances(asked, own_k, k_row, index, depth, asking, dim, KEPT: tl.constexpr, RANKS: tl.constexpr):
+    """(rows, RANKS) by subtraction, so that equal vectors are at exactly 0."""
+    ranks, apart = tl.arange(0, RANKS), tl.zeros(index.shape, tl.float32)
+    for rank in range(KEPT):
+        gap = asked.to(tl.float32) - rows_at(own_k, of_rank(index, ranks, rank), k_row, depth, asking, dim)
+        apart = tl.where((ranks == rank)[None, :], tl.sqrt(tl.sum(gap * gap, axis=1))[:, None], apart)
+    return apart
+
+
+@triton.jit
+def _shares(score, kept, scale, EUCLIDEAN: tl.constexpr, SOFTMAX: tl.constexpr):
+    """Weights of the keys that are kept, by their scores or distances; 0 where there is none."""
+    if SOFTMAX:
+        raw = tl.where(kept, (-scale if EUCLIDEAN else scale) * score, float("-inf"))
+        most = tl.max(raw, axis=1)
+        share = tl.where(kept, tl.exp(raw - tl.where(most == float("-inf"), 0.0, most)[:, None]), 0.0)
+        total = tl.sum(share, axis=1)
+        share = share / tl.where(total == 0, 1.0, total)[:, None]
+    elif EUCLIDEAN:
+        share = tl.where(kept, 1 / (score + _NEAR), 0.0)
+    else:
+        share = tl.where(kept, scale * score, 0.0)
+    return share
+
+
+@triton.jit
+def select_weigh_combine(
+    q,
+    k,
+    v,
+    factors,
+    padding,
+    keep,
+    candidates,
+    out,
+    indices,
+    weights,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
+    out_batch,
+    out_head,
+    out_row,
+    heads,
+    queries,
+    keys,
+    tokens,
+    dim,
+    width,
+    scale,
+    KEPT: tl.constexpr,
+    RANKS: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HAS_FACTORS: tl.constexpr,
+    HAS_PADDING: tl.constexpr,
+    HAS_KEEP: tl.constexpr,
+    HAS_CANDIDATES: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    EUCLIDEAN: tl.constexpr,
+    SOFTMAX: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """What ROWS queries of one head make of the keys they keep, which these are, and their weights."""
+    blocks = tl.cdiv(queries, ROWS)
+    table = tl.program_id(0) // blocks
+    batch, head = (table // heads).to(tl.int64), (table % heads).to(tl.int64)
+    first = (tl.program_id(0) % blocks) * ROWS
+    rows, ranks = first + tl.arange(0, ROWS), tl.arange(0, RANKS)
+    depth, channels = tl.arange(0, DIM), tl.arange(0, WIDTH)
+    asking, inside = rows < queries, (depth < dim)[None, :]
+    own_k, own_v = k + batch * k_batch + head * k_head, v + batch * v_batch + head * v_head
+    own_q = q + batch * q_batch + head * q_head + rows[:, None].to(tl.int64) * q_row
+    asked = tl.load(own_q + depth[None, :], mask=asking[:, None] & inside, other=0.0)
+    hidden = padding + batch * tokens if HAS_PADDING else padding
+    stop = tl.minimum(keys, first + ROWS) if CAUSAL and not HAS_CANDIDATES else keys
+    best = _searched(
+        asked,
+        own_k,
+        k_row,
+        hidden,
+        candidates,
+        rows,
+        asking,
+        keys,
+        stop,
+        dim,
+        KEPT,
+        RANKS,
+        DIM,
+        ROWS,
+        COLUMNS,
+        HAS_PADDING,
+        HAS_CANDIDATES,
+        CAUSAL,
+        EUCLIDEAN,
+        PRECISION,
+    )
+    kept = best > _UNFILLED
+    index, score = tl.where(kept, _column_of(best), 0), tl.where(kept, _score_of(best), 0.0)
+    if HAS_CANDIDATES:
+        itself, visible = best == _OWN, asking
+        if HAS_PADDING:
+            visible &= tl.load(hidden + rows, mask=asking, other=1) == 0
+        own = tl.sum(asked.to(tl.float32) * rows_at(own_k, rows, k_row, depth, asking, dim), axis=1)
+        index, score = tl.where(itself, rows[:, None], index), tl.where(itself, own[:, None], score)
+        kept &= visible[:, None] | (best != _OWN)
+    if EUCLIDEAN:
+        score = _distances(asked, own_k, k_row, index, depth, asking, dim, KEPT, RANKS)
+    share = _shares(score, kept, scale, EUCLIDEAN, SOFTMAX)
+
+    place = (table.to(tl.int64) * queries + rows)[:, None] * KEPT + ranks[None, :]
+    written = asking[:, None] & (ranks < KEPT)[None, :]
+    tl.store(indices + place, tl.where(kept, index, -1), mask=written)
+    tl.store(weights + place, share, mask=written)
+    if HAS_KEEP:
+        share *= tl.load(keep + place, mask=written, other=0.0)
+    mixed = tl.zeros((ROWS, WIDTH), tl.float32)
+    for rank in range(KEPT):
+        near = rows_at(own_v, of_rank(index, ranks, rank), v_row, channels, asking, width)
+        if HAS_FACTORS:
+            near *= tl.load(factors + rank * width + channels, mask=channels < width, other=0.0)[None, :]
+        mixed += of_rank(share, ranks, rank)[:, None] * near
+    to = out + batch * out_batch + head * out_head + rows[:, None].to(tl.int64) * out_row + channels[None, :]
+    tl.store(to, mixed.to(out.dtype.element_ty), mask=asking[:, None] & (channels < width)[None, :])

@@ -1,0 +1,256 @@
+"""The fused kernels of token attention against torch: on a GPU, or else by the interpreter of Triton."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from attnknn.errors import InvalidInput
+from attnknn.ops import fused_tokens
+from attnknn.ops.token_attention import knn_attention
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+on_gpu = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+
+
+def drawn(batch=1, heads=2, queries=20, tokens=None, dim=8, width=None, dtype=torch.float32, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    tokens, width = queries if tokens is None else tokens, dim if width is None else width
+    shapes = ((queries, dim), (tokens, dim), (tokens, width))
+    made = (torch.randn(batch, each[0], heads, each[1], generator=random).transpose(1, 2) for each in shapes)
+    return [each.to(DEVICE, dtype).detach().requires_grad_() for each in made]
+
+
+def both(q, k, v, kept, *, factors=True, **options):
+    """Result, indices and gradients, by torch and by Triton."""
+    factor = None
+    if factors:
+        factor = (
+            torch.randn(v.shape[3], kept, generator=torch.Generator().manual_seed(9)).to(DEVICE).requires_grad_()
+        )
+    leaves = [each for each in (q, k, v, factor) if each is not None]
+    leaves += [each for each in options.values() if isinstance(each, torch.Tensor) and each.requires_grad]
+    for backend in ("torch", "triton"):
+        out, indices = knn_attention(
+            q, k, v, kept, rank_weights=factor, backend=backend, return_indices=True, **options
+        )
+        slope = torch.randn(out.shape, generator=torch.Generator().manual_seed(5)).to(out)
+        yield out, indices, *torch.autograd.grad(out, leaves, slope)
+
+
+def agree(q, k, v, kept, *, within=2e-6, **options):
+    (want, wanted, *slopes), (got, found, *turned) = both(q, k, v, kept, **options)
+    assert torch.equal(wanted, found)
+    for one, other in zip((want, *slopes), (got, *turned), strict=True):
+        assert one.dtype == other.dtype
+        assert one.shape == other.shape
+        apart = (one.double() - other.double()).norm() / one.double().norm().clamp(min=1e-9)
+        assert apart < within, apart
+
+
+PADDING = (torch.rand(1, 20, generator=torch.Generator().manual_seed(3)) < 0.4).to(DEVICE)
+CANDIDATES = torch.arange(0, 20, 3, device=DEVICE)
+OPTIONS = [
+    {},
+    {"factors": False},
+    {"softmax": False},
+    {"similarity": "cosine"},
+    {"similarity": "euclidean"},
+    {"similarity": "euclidean", "softmax": False},
+    {"is_causal": True},
+    {"key_padding_mask": PADDING, "is_causal": True},
+    {"candidates": CANDIDATES},
+    {"candidates": CANDIDATES, "key_padding_mask": PADDING, "similarity": "euclidean"},
+    {"candidates": CANDIDATES, "is_causal": True, "factors": False},
+    {"scale": torch.tensor([[[0.3]], [[2.0]]], device=DEVICE, requires_grad=True)},
+    {
+        "scale": torch.tensor([[[0.3]], [[2.0]]], device=DEVICE, requires_grad=True),
+        "similarity": "euclidean",
+    },
+]
+
+
+def told(options):
+    return (
+        "-".join(f"{key}={'tensor' if torch.is_tensor(each) else each}" for key, each in options.items())
+        or "plain"
+    )
+
+
+@pytest.fixture(params=[False, True], ids=["scattered", "summed"])
+def order(request):
+    """Gradients of keys by queries that add to them, and by keys that sum over queries."""
+    torch.use_deterministic_algorithms(request.param)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("order")
+@pytest.mark.parametrize("options", OPTIONS, ids=told)
+def test_results_and_gradients_are_those_of_torch(options):
+    agree(*drawn(), 5, **options)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kept"),
+    [
+        ({"queries": 1, "tokens": 1, "dim": 4}, 1),
+        ({"queries": 3, "tokens": 70, "dim": 5, "width": 17, "batch": 2}, 9),
+        ({"queries": 40, "tokens": 18, "dim": 16, "heads": 1}, 16),
+        ({"queries": 18, "dim": 18, "heads": 1}, 40),  # more than there are
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("order")
+def test_any_number_of_queries_keys_and_channels_will_do(sizes, kept):
+    agree(*drawn(**sizes), kept)
+
+
+@pytest.mark.usefixtures("order")
+def test_half_precision_is_added_up_in_float32():
+    agree(*drawn(dtype=torch.float16), 5, within=2e-3)
+
+
+def test_ties_go_to_the_lower_index():
+    q, k, v = drawn()
+    q, k = ((4 * each.detach()).round().requires_grad_() for each in (q, k))  # sums are exact in any order
+    same = k[:, :, :1].detach().expand_as(k).contiguous().requires_grad_()
+    agree(q, k, v, 7)
+    _, indices = knn_attention(q, same, v, 7, backend="triton", return_indices=True)
+    assert (indices == torch.arange(7, device=DEVICE)).all()
+
+
+def test_a_query_that_sees_nothing_gets_nothing():
+    q, k, v = drawn()
+    hidden = torch.ones(1, 20, dtype=torch.bool, device=DEVICE)
+    agree(q, k, v, 4, key_padding_mask=hidden)
+    out, indices = knn_attention(q, k, v, 4, key_padding_mask=hidden, backend="triton", return_indices=True)
+    assert not out.any()
+    assert (indices == -1).all()
+
+
+@pytest.mark.usefixtures("order")
+def test_dropped_weights_are_dropped_in_the_gradient_too():
+    q, k, v = drawn()
+    torch.manual_seed(0)
+    out, indices = knn_attention(q, k, v, 5, dropout_p=0.5, backend="triton", return_indices=True)
+    slope = torch.randn_like(out)
+    got = torch.autograd.grad(out, (q, k, v), slope)
+    torch.manual_seed(0)
+    keep = torch.nn.functional.dropout(torch.ones(indices.shape, device=DEVICE), 0.5)
+    weights = (q @ k.transpose(-2, -1) * 8**-0.5).gather(-1, indices).softmax(dim=-1) * keep
+    expected = torch.einsum(
+        "bhqk,bhqkd->bhqd",
+        weights,
+        v[:, :, None].expand(-1, -1, 20, -1, -1).gather(3, indices[..., None].expand(*indices.shape, 8)),
+    )
+    torch.testing.assert_close(out, expected)
+    for one, other in zip(got, torch.autograd.grad(expected, (q, k, v), slope), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_the_operation_tells_torch_what_it_makes():
+    q, k, v = drawn(queries=6, dim=4)
+    given = (q, k, v, torch.ones(2, 4, device=DEVICE), None, None, None, 2, 0.5, False, True, False)
+    torch.library.opcheck(
+        torch.ops.attnknn.token_attention.default,
+        given,
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"attn_mask": torch.ones(20, 20, dtype=torch.bool, device=DEVICE)}, "there is an attn_mask"),
+        ({"rank_weights": torch.ones(8, 8, 5, device=DEVICE)}, "rank_weights are matrices"),
+    ],
+)
+def test_what_the_kernels_cannot_serve_is_refused_by_name_and_left_to_torch_otherwise(change, reason):
+    q, k, v = drawn()
+    with pytest.raises(InvalidInput, match=f"backend='triton' cannot serve: {reason}"):
+        knn_attention(q, k, v, 5, backend="triton", **change)
+    torch.testing.assert_close(
+        knn_attention(q, k, v, 5, **change), knn_attention(q, k, v, 5, backend="torch", **change)
+    )
+
+
+def test_wide_heads_many_neighbors_and_float64_are_refused():
+    for sizes, kept, reason in (
+        ({"dim": 130}, 5, "130 wide, more than 128"),
+        ({"queries": 70}, 65, "65 keys are kept, more than 64"),
+        ({"dtype": torch.float64}, 5, "not all of 16 or 32 bits"),
+    ):
+        with pytest.raises(InvalidInput, match=reason):
+            knn_attention(*drawn(**sizes), kept, backend="triton")
+
+
+def test_an_unknown_backend_is_refused():
+    with pytest.raises(InvalidInput, match="backend must be one of auto, torch, triton, got 'cuda'"):
+        knn_attention(*drawn(), 5, backend="cuda")
+
+
+def test_what_was_chosen_and_why_is_logged_once(caplog):
+    fused_tokens._tell.cache_clear()
+    with caplog.at_level(logging.INFO, logger=fused_tokens.__name__):
+        for _ in range(2):
+            knn_attention(*drawn(), 5, attn_mask=torch.ones(20, 20, dtype=torch.bool, device=DEVICE))
+    assert caplog.messages == ["token attention by torch: there is an attn_mask"]
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("tokens", [17, 65, 197, 300])
+@pytest.mark.usefixtures("order")
+def test_types_and_lengths_on_a_gpu(dtype, tokens):
+    (want, wanted, *slopes), (got, found, *turned) = both(
+        *drawn(batch=2, heads=3, queries=tokens, dim=64, dtype=dtype), 9
+    )
+    within = 2e-6 if dtype == torch.float32 else 2e-2
+    assert (wanted == found).float().mean() > 0.999  # sums of another order may part two scores that all but tie
+    for one, other in zip((want, *slopes), (got, *turned), strict=True):
+        assert (one.float() - other.float()).norm() / one.float().norm() < max(
+            within, 3e-2 * (wanted != found).any()
+        )
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_on_a_gpu_the_kernels_serve_by_themselves_also_compiled_and_under_autocast(caplog):
+    fused_tokens._tell.cache_clear()
+    q, k, v = drawn(batch=2, heads=3, queries=65, dim=64, dtype=torch.bfloat16)
+    with caplog.at_level(logging.INFO, logger=fused_tokens.__name__):
+        plain = knn_attention(q, k, v, 9)
+    assert caplog.messages[0].startswith("token attention by triton")
+    asked = torch.compile(lambda *given: knn_attention(*given, 9), fullgraph=True)
+    with torch.autocast("cuda", torch.bfloat16):
+        torch.testing.assert_close(asked(q, k, v), plain)
+    grads = torch.autograd.grad(asked(q, k, v).float().sum(), (q, k, v))
+    for one, other in zip(grads, torch.autograd.grad(plain.float().sum(), (q, k, v)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_gradients_on_a_gpu_are_the_same_on_every_run_if_they_must_be():
+    torch.use_deterministic_algorithms(True)
+    q, k, v = drawn(batch=4, heads=3, queries=197, dim=64, dtype=torch.bfloat16)
+    factor = torch.ones(64, 9, device=DEVICE, requires_grad=True)
+    runs = [
+        torch.autograd.grad(
+            knn_attention(q, k, v, 9, rank_weights=factor).float().square().sum(), (q, k, v, factor)
+        )
+        for _ in range(3)
+    ]
+    torch.use_deterministic_algorithms(False)
+    for each in runs[1:]:
+        for one, other in zip(runs[0], each, strict=True):
+            assert torch.equal(one, other)
