@@ -347,7 +347,57 @@ def test_labels_of_which_many_are_wrong_still_tell_the_temperature_of_the_right_
     wrong = random.random(4000) < 0.4
     given = np.where(wrong, (truth + random.integers(1, 10, 4000)) % 10, truth)
     hot = sharp**0.5 / (sharp**0.5).sum(axis=1, keepdims=True)  # right at T = 0.5
-    found = Temperature.through_noise(hot, given, np.ones(4000))
-    assert found.value == pytest.approx(0.5, rel=0.25)
+    found = Temperature.through_noise(hot, given, np.ones(4000), 0.4)
+    assert found.value == pytest.approx(0.5, rel=0.15)
     naive = fit_calibrator("temperature", hot, given)
     assert naive.value > 1.5 * found.value  # hedges for what is wrong with the labels
+
+
+def unanimous(seed, rows=5000, wrong=0.4):
+    """Votes of 8 neighbors, 95 in 100 unanimous and 96 in 100 of these right; truth; what was given."""
+    random = np.random.default_rng(seed)
+    truth, every = random.integers(10, size=rows), np.arange(rows)
+    other, mixed = (truth + random.integers(1, 10, rows)) % 10, random.random(rows) < 0.05
+    right = random.random(rows) < np.where(mixed, 0.55, 0.96)
+    share = mixed * random.integers(1, 4, rows) / 8
+    votes = np.full((rows, 10), 1e-4)
+    votes[every, np.where(right, truth, other)] += 1 - share
+    votes[every, np.where(right, other, truth)] += share
+    given = np.where(random.random(rows) < wrong, (truth + random.integers(1, 10, rows)) % 10, truth)
+    return votes / votes.sum(axis=1, keepdims=True), truth, given
+
+
+def fitted_with_the_share(votes, given):
+    """Temperature and share of wrong labels of least NLL together."""
+    rates, tried = np.linspace(0, 0.9, 46)[:, None], np.geomspace(0.5, 8, 60)
+    own = [Temperature(t).transform(votes)[np.arange(len(votes)), given] for t in tried]
+    losses = [-np.log((1 - rates) * each + rates * (1 - each) / 9).mean(axis=1).min() for each in own]
+    return Temperature(tried[int(np.argmin(losses))])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_votes_that_are_nearly_all_alike_need_the_share_of_wrong_labels(seed):
+    votes, truth, given = unanimous(seed)
+    found = Temperature.through_noise(votes, given, np.ones(5000), 0.4)
+    assert ece(found.transform(votes), truth) < 0.05
+    # Alone, the votes cannot tell wrong labels from wrong votes.
+    assert ece(fitted_with_the_share(votes, given).transform(votes), truth) > 0.3
+
+
+def test_labels_that_are_never_wrong_give_the_plain_temperature():
+    votes, truth, _ = unanimous(0)
+    plain = fit_calibrator("temperature", votes, truth)
+    found = Temperature.through_noise(votes, truth, np.ones(5000), 0.0)
+    assert found.value == pytest.approx(plain.value, rel=0.005)
+
+
+def test_a_weight_of_two_is_a_row_given_twice_wrong_labels_or_not():
+    votes, _, given = unanimous(1, rows=600)
+    weights = np.random.default_rng(1).integers(3, size=600)
+    weighed = Temperature.through_noise(votes, given, weights.astype(float), 0.4)
+    assert weighed == Temperature.through_noise(
+        votes.repeat(weights, 0), given.repeat(weights), np.ones(weights.sum()), 0.4
+    )
+    wrong = np.full(600, 0.4)
+    wrong[weights == 0] = 0.0  # of a row that does not count
+    assert weighed == Temperature.through_noise(votes, given, weights.astype(float), wrong)

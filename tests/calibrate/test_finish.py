@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,8 @@ from attnknn.calibrate import Identity
 from attnknn.calibrate.prior import LEAST, MOST
 from attnknn.estimator.calibration import fit_finish
 from attnknn.estimator.jury import Polled
-from attnknn.metrics import nll
+from attnknn.metrics import ece, nll
+from attnknn.train.judges import Given
 
 
 def told(rows=1500, seed=0):
@@ -58,3 +61,23 @@ def test_judges_who_are_all_right_prove_no_certainty():
     sure = Polled(np.eye(4)[polled.labels], polled.density, polled.labels, polled.prior, polled.importance)
     chances = answers(fit_finish("temperature", sure, None), sure)
     assert 0.9 < chances.max() < 1.0
+
+
+@pytest.mark.parametrize("kind", ["auto", "matrix", "isotonic"])
+def test_revised_labels_do_not_judge_the_votes_that_revised_them(kind):
+    polled = told(4000)
+    random, believed = np.random.default_rng(2), polled.evidence.argmax(axis=1)
+    wrong = random.random(4000) < 0.3
+    given = np.where(wrong, (polled.labels + random.integers(1, 4, 4000)) % 4, polled.labels)
+    revised = replace(polled, evidence=np.eye(4)[believed], labels=believed, given=Given(given, 0.3))
+    chances = answers(fit_finish(kind, revised, None), revised)
+    assert ece(chances, polled.labels) < 0.025
+    naive = fit_finish(kind, replace(revised, given=None), None)
+    assert ece(answers(naive, revised), polled.labels) > 0.045
+
+
+def test_wrong_labels_that_explain_all_prove_no_certainty():
+    polled = told(4000)
+    given = np.where(np.arange(4000) % 10 < 3, (polled.labels + 1) % 4, polled.labels)
+    sure = replace(polled, evidence=np.eye(4)[polled.labels], given=Given(given, 0.35))
+    assert 0.9 < answers(fit_finish("auto", sure, None), sure).max() < 0.9999

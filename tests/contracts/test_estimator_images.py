@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 from attnknn import AttnKNNClassifier, InvalidInput, MemoryBank
 from attnknn.data.named import load_named
 from attnknn.train import ImageOptions, TrainingOptions
+from attnknn.train.relabel import Beliefs
 
 QUICK = ImageOptions(
     epochs=5, batch_size=20, embed_dim=16, validate_every=5, augmentation="digits", lr=0.4, ema=None
@@ -161,9 +162,16 @@ def test_mnist_is_learned_from_a_few_pictures():
 
 def test_members_agree_on_labels_that_the_first_revised(digits, tmp_path):
     images, labels = digits[:2]
-    options = replace(QUICK, relabel=1, epochs=2, validate_every=2)
+    options, asked = replace(QUICK, relabel=1, epochs=2, validate_every=2), []
+    wrong = Beliefs.wrong
+
+    def noted(beliefs, given, weights):
+        asked.append((given, wrong(beliefs, given, weights)))
+        return asked[-1][1]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnknn.train.relabel.Beliefs.keeps_classes", lambda self, given: True)
+        patch.setattr(Beliefs, "keeps_classes", lambda self, given: True)
+        patch.setattr(Beliefs, "wrong", noted)
         model = AttnKNNClassifier(4, n_estimators=2, training=options, random_state=0, device="cpu").fit(
             images[:80], labels[:80]
         )
@@ -173,8 +181,13 @@ def test_members_agree_on_labels_that_the_first_revised(digits, tmp_path):
     changed = {each.id: each for each in model.suspects_}
     assert {at for at in range(80) if now[at] != labels[at]} == set(changed)
     assert all(changed[at].label == now[at] and changed[at].given == labels[at] for at in changed)
-    judges = model._benches[0].hearings[0].judges
-    assert judges.given is not None
+    before = model._benches[0].hearings[0].judges.labels
+    model.add(images[80:82], [-1, -1], classes=[-1])  # first of all: the others move
+    for judges in (bench.hearings[0].judges for bench in model._benches):
+        assert judges.labels.tolist() == (before + 1).tolist()
+        assert model.classes_[judges.given.labels].tolist() == labels[judges.rows].tolist()
+        assert [judges.given.wrong] == [share for _, share in asked]
+    assert sorted(asked[0][0]) == sorted(judges.given.labels - 1)
     model.save(tmp_path / "model")
     assert AttnKNNClassifier.load(tmp_path / "model", device="cpu").suspects_ == model.suspects_
 

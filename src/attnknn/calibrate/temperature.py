@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnknn.calibrate.calibrator import (
+    LEAST,
     MIN_ROWS,
     Validation,
     checked_density,
@@ -47,23 +48,33 @@ class Temperature:
         return cls(float(np.clip(np.exp(problem.best_constant()), COLDEST, HOTTEST)))
 
     @classmethod
-    def through_noise(cls, probabilities: ArrayLike, given: Ints, sample_weight: Floats) -> Temperature:
-        """The T that suits labels of which an unknown share is wrong, each as likely to name any other class.
+    def through_noise(
+        cls, probabilities: ArrayLike, given: Ints, sample_weight: Floats, wrong: ArrayLike
+    ) -> Temperature:
+        """The T of least NLL of labels that may be wrong, and then name any other class alike.
 
-        Share and T are those of least NLL together. So the probabilities are of the true labels, although only
-        given ones were seen.
+        So the probabilities are of the true labels, although only given ones were seen.
+
+        Args:
+            probabilities: (n, classes).
+            given: (n,) labels.
+            sample_weight: (n,).
+            wrong: How likely a label is to be wrong, for all rows or (n,) for each. It cannot be fitted along
+                with T: where most rows are equally sure, a hot T explains the same labels as wrong ones do.
         """
-        checked = checked_probabilities(probabilities)
+        checked, rate = checked_probabilities(probabilities), np.asarray(wrong, np.float64)
         share, others = sample_weight / sample_weight.sum(), max(1, checked.shape[1] - 1)
-        rates = np.linspace(0.0, 0.9, 46)[:, None]
-        best, least = 1.0, np.inf
-        for heat in np.exp(np.linspace(*LOG_RANGE, 121)):
-            own = _powered(checked, np.full(len(checked), heat))[np.arange(len(checked)), given]
-            seen = (1 - rates) * own + rates * (1 - own) / others
-            loss = float((-np.log(np.maximum(seen, 1e-12)) @ share).min())
-            if loss < least - SMALLEST_GAIN:
-                best, least = float(heat), loss
-        return cls(best)
+
+        def loss(log_t: float) -> float:
+            own = _powered(checked, np.full(len(checked), np.exp(log_t)))[np.arange(len(checked)), given]
+            seen = (1 - rate) * own + rate * (1 - own) / others
+            return float(-np.log(np.maximum(seen, LEAST)) @ share)
+
+        # A wrong label costs only so much, so there may be several valleys: first which, then where in it.
+        tried = np.linspace(*LOG_RANGE, 121)
+        near, step = min(tried, key=loss), tried[1] - tried[0]
+        best = min(np.linspace(near - step, near + step, 21), key=loss)
+        return cls(float(np.clip(np.exp(best), COLDEST, HOTTEST)))
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Temperature:

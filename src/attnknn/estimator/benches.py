@@ -44,6 +44,7 @@ from attnknn.train import (
     train_networks,
     tune,
 )
+from attnknn.train.judges import Given
 
 HELD_OUT_FROM: Final = 2000
 """Rows from which one held-out part is enough."""
@@ -120,7 +121,7 @@ def renumbered(bench: Bench, place: NDArray[np.int64]) -> Bench:
     for each in bench.hearings:
         bank, judges = each.bank.copy(), each.judges
         bank.update(bank.ids, labels=place[bank.labels(bank.live)])
-        given = None if judges.given is None else place[judges.given]
+        given = None if judges.given is None else replace(judges.given, labels=place[judges.given.labels])
         hearings.append(replace(each, bank=bank, judges=replace(judges, labels=place[judges.labels], given=given)))
     outputs = tuple(int(place[each]) for each in bench.outputs)
     return replace(bench, hearings=tuple(hearings), outputs=outputs)
@@ -298,7 +299,7 @@ def heard(
     *,
     join: bool,
     seed: int,
-    given: NDArray[np.int64] | None = None,
+    given: Given | None = None,
 ) -> Hearing:
     """Held-out rows judge a bank like the one that is served: where they join it, each leaves itself out.
 
@@ -322,7 +323,7 @@ def heard(
         rows.labels,
         rows.weights,
         features=rows.features if lesson.kind == "image" else None,
-        given=None if given is None else given[shuffled],
+        given=None if given is None else given.take(shuffled),
     )
     if join:
         return Hearing(filled(lesson, vectors), replace(judges, rows=shuffled), taught=learn)

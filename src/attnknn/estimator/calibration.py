@@ -15,6 +15,7 @@ from attnknn.estimator.jury import Polled
 from attnknn.estimator.voter import AS_VOTED
 from attnknn.metrics.scores import true_probability
 from attnknn.ops import vote
+from attnknn.train.judges import Given
 
 Floats = NDArray[np.float64]
 
@@ -52,7 +53,7 @@ def fit_finish(kind: str, polled: Polled, mass: float | None) -> Finish:
     if kind == "prior" or polled.evidence.shape[1] < 2:
         return Finish(mass, Identity())
     if polled.given is not None:  # revised labels are the model's own: by them it would always be right
-        return Finish(mass, Temperature.through_noise(_votes(polled, mass), polled.given, polled.importance))
+        return Finish(mass, _through_noise(polled, polled.given, mass))
     if kind == "matrix":  # it starts from a temperature, and so from the mass that suits one
         return _at(kind, polled, fit_finish("temperature", polled, mass).mass)
     best = _at(kind, polled, mass)
@@ -111,6 +112,13 @@ def _at(kind: str, polled: Polled, mass: float) -> Finish:
     court = _Court.of(_votes(polled, mass), polled.labels, polled.importance, polled.density)
     calibrator = court.fitted(kind)
     return Finish(mass, calibrator, court.loss(calibrator))
+
+
+def _through_noise(polled: Polled, given: Given, mass: float) -> Temperature:
+    """Of the true labels; that of the surprise is one, or votes would be certain once wrong labels explain all."""
+    court = _Court.of(_votes(polled, mass), given.labels, polled.importance)
+    wrong = np.append(np.full(len(given.labels), given.wrong), 0.0)
+    return Temperature.through_noise(court.votes, court.labels, court.importance, wrong)
 
 
 def _votes(polled: Polled, mass: float) -> Floats:

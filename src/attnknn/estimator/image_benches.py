@@ -15,6 +15,7 @@ from attnknn.embed import embed
 from attnknn.errors import InvalidInput
 from attnknn.estimator.benches import FOLDS, Bench, Lesson, School, filled, heard, held_out, teachable
 from attnknn.train import ImageOptions, Rows, TrainedImages, train_images
+from attnknn.train.judges import Given
 from attnknn.train.relabel import Beliefs
 
 
@@ -66,14 +67,15 @@ def image_members(lesson: Lesson, school: School, options: ImageOptions) -> Imag
         return ImageMembers(lesson, [_frozen(lesson, school, options)])
     check_enough(lesson.rows)
     learn, held = held_out(lesson.rows, school.fraction, school.seed)
-    benches, chances, given = [], None, lesson.rows.labels
+    benches, chances, given = [], None, None
     for member in range(school.members):
         done = _trained(lesson, school, options, (learn, held), member)
         if done.beliefs is not None:
+            judges = lesson.rows.take(held)
+            given = Given(lesson.rows.labels, done.beliefs.wrong(judges.labels, judges.weights))
             lesson, chances = _revised(lesson, done.beliefs, learn, held)
         options = replace(options, relabel=0)
-        before = None if chances is None else given
-        benches.append(_bench(lesson, school, options, (learn, held), done, member, before))
+        benches.append(_bench(lesson, school, options, (learn, held), done, member, given))
     return ImageMembers(lesson, benches, chances)
 
 
@@ -135,7 +137,7 @@ def _bench(
     parts: tuple[NDArray[np.int64], NDArray[np.int64]],
     done: TrainedImages,
     member: int,
-    given: NDArray[np.int64] | None,
+    given: Given | None,
 ) -> Bench:
     vectors = embed(done.network, lesson.rows.features)
     hearing = heard(lesson, vectors, parts, join=options.join_validation, seed=school.seed, given=given)

@@ -20,6 +20,7 @@ from attnknn.predict.options import ERROR
 from attnknn.predict.several import BaseWeigher, KEnsemble, fit_shares, nearest
 from attnknn.predict.views import Asked
 from attnknn.train import Judges
+from attnknn.train.judges import Given
 
 _MOST_CELLS: Final = 16_000_000  # judges x neighbors that are looked at, a part of them at a time
 
@@ -61,7 +62,7 @@ class Polled:
     labels: NDArray[np.int64]
     prior: Floats  # (judges, classes)
     importance: Floats
-    given: NDArray[np.int64] | None = None  # labels before the training revised them
+    given: Given | None = None  # None where labels are as they were given
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +93,13 @@ class Jury:
         return np.concatenate([each.judges.labels for each in self.heard[0]])
 
     @property
-    def given(self) -> NDArray[np.int64] | None:
+    def given(self) -> Given | None:
         """(judges,) labels before the training revised them; None where it did not."""
         each = [heard.judges.given for heard in self.heard[0]]
         known = [given for given in each if given is not None]
-        return np.concatenate(known) if len(known) == len(each) else None
+        if len(known) < len(each):
+            return None
+        return replace(known[0], labels=np.concatenate([given.labels for given in known]))
 
     @property
     def importance(self) -> Floats:

@@ -14,6 +14,18 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """Labels before a training revised them."""
+
+    labels: NDArray[np.int64]
+    wrong: float  # the share of wrong ones among all that were given
+
+    def take(self, at: NDArray[Any] | slice) -> Given:
+        """Some of them."""
+        return replace(self, labels=self.labels[at])
+
+
+@dataclass(frozen=True, slots=True)
 class Judges:
     """Rows whose labels are compared with what a bank says of them."""
 
@@ -22,7 +34,7 @@ class Judges:
     weights: Floats
     rows: NDArray[np.int64] | None = None  # where the bank holds them; None where it does not
     features: NDArray[Any] | None = None  # the encoded rows, kept of images: other views of them may be asked for
-    given: NDArray[np.int64] | None = None  # their labels before the training revised them
+    given: Given | None = None  # None where labels are as they were given
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -34,8 +46,8 @@ class Judges:
 
     def take(self, at: NDArray[Any] | slice) -> Judges:
         """Some of them."""
-        rows = None if self.rows is None else self.rows[at]
-        features, given = (None if each is None else each[at] for each in (self.features, self.given))
+        rows, features = (None if each is None else each[at] for each in (self.rows, self.features))
+        given = None if self.given is None else self.given.take(at)
         own = self.vectors[at], self.labels[at], self.weights[at]
         return Judges(*own, rows, features, given)
 

@@ -19,6 +19,7 @@ from attnknn.train.rows import Rows
 _NEIGHBORS: Final = 200  # so many that wrong labels among them, spread over the classes, do not outvote the right
 _SCALE: Final = 10.0
 _TRUST: Final = 2.0  # in the neighbors, who see more labels than the head's cross-entropy does of one image
+_MOST_WRONG: Final = 0.9  # of the share that leaves labels as likely to name one class as another
 _PRIOR: Final = 1e-3  # so that no class is impossible
 
 
@@ -47,6 +48,26 @@ class Beliefs:
         opinion as the one before.
         """
         return np.flatnonzero(self.labels()[0] == given)
+
+    def wrong(self, given: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
+        """The share of wrong labels among those given to held-out images; 0 where none were held out.
+
+        Of the surer half nearly all is believed rightly, so it is the share of labels that disagree there. Fewer
+        images would leave more to chance, more would count beliefs that are wrong as labels that are. Training
+        images would not do: the confirmed ones were taught to agree with their label.
+
+        Args:
+            given: (m,) labels of the held-out images.
+            weights: (m,) how much each of them counts.
+        """
+        if self.held is None:
+            return 0.0
+        held = self.held.double().cpu().numpy()
+        believed = held.argmax(axis=1)
+        doubt = np.sort(held, axis=1)[:, :-1].sum(axis=1)  # the largest is often 1, rounded
+        sure = doubt <= np.median(doubt)
+        share = np.average(believed[sure] != given[sure], weights=weights[sure])
+        return float(min(share, _MOST_WRONG * (1 - 1 / held.shape[1])))
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
         """The likeliest class of each image."""
