@@ -81,12 +81,24 @@ image-results: setup  ## The same for images; needs a GPU, and the original file
 	  $(BIN)/attnknn study main --data $$data --compile --seeds 1 --methods $(NEAR) --out runs/main-$$data --save results/$$data/main.json || exit 1; done
 	$(BIN)/python benchmarks/tables.py
 
+VIT = $(BIN)/python benchmarks/vit.py --amp
+VIT_10 = $(VIT) --data cifar10 --seeds 3 --out runs/vit-cifar10
+VIT_100 = $(VIT) --data cifar100 --seeds 3 --out runs/vit-cifar100 \
+  --variants attention,attention-random-16,attention-random-32,kvt,convnn,convnn-random-16,convnn-random-32
+VIT_224 = $(VIT) --data cifar10 --seeds 1 --resize 224 --patch-size 16 --variants attention,convnn --out runs/vit-224
+
+# Trainings may share the GPU with others, started by hand; the timing may not.
 vit-results: setup  ## Token layers side by side on CIFAR; needs a GPU, and the original files in ATTNKNN_DATA
-	$(BIN)/python benchmarks/vit.py --data cifar10 --amp --seeds 3 --out runs/vit-cifar10 --save results/vit/cifar10.json
-	$(BIN)/python benchmarks/vit.py --data cifar100 --amp --seeds 3 --out runs/vit-cifar100 --save results/vit/cifar100.json \
-	  --variants attention,attention-random-16,attention-random-32,kvt,convnn,convnn-random-16,convnn-random-32
-	$(BIN)/python benchmarks/vit.py --data cifar10 --amp --seeds 1 --resize 224 --patch-size 16 --variants attention,convnn \
-	  --out runs/vit-224 --save results/vit/cifar10-224.json
+	$(VIT_10)
+	$(VIT_100)
+	$(VIT_224)
+	$(VIT_10) --timing
+	$(VIT_100) --timing
+	$(VIT_224) --timing
+	$(VIT_10) --save results/vit/cifar10.json
+	$(VIT_100) --save results/vit/cifar100.json
+	$(VIT_224) --save results/vit/cifar10-224.json
+	$(BIN)/python benchmarks/tables.py
 
 study-results: setup  ## Every study on small tables; ten minutes on a core for Iris, two hours for a Wine task
 	$(BIN)/attnknn study all --data iris --out runs/all-iris --save results/iris/all.json

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import image_tables
+import vit_tables
 from attnknn.study.page import answered
 from attnknn.study.plots import bars
 from attnknn.study.published import claims
@@ -226,6 +227,11 @@ def recorded(results: Path, study: str = "main", data: Sequence[str] = DATA) -> 
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
+def token_layers(results: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The reports of token layers that are there, in the order of ``names``."""
+    return [report for name in names for report in recorded(results, name, ("vit",))]
+
+
 def updated(page: str, results: Path) -> str:
     """A page with those of its tables that are made from results made anew."""
     made: dict[str, Callable[[], str]] = {
@@ -238,6 +244,8 @@ def updated(page: str, results: Path) -> str:
         "image-details": lambda: image_tables.details(recorded(results, data=image_tables.DATA)),
         "image-noise": lambda: image_tables.details(recorded(results, "noise-sym-40", image_tables.DATA)),
         "image-new-class": lambda: image_tables.taught(recorded(results, "new-class", image_tables.DATA)),
+        "vit": lambda: vit_tables.details(token_layers(results, vit_tables.DATA)),
+        "vit-224": lambda: vit_tables.beside(token_layers(results, ("cifar10-224",))),
         "all": lambda: answers(recorded(results, "all", ("iris", *DATA))),
         "speed": lambda: speed(json.loads((results / "synthetic/bench.json").read_text())),
     }

@@ -142,3 +142,70 @@ def test_the_table_of_parts_says_what_their_absence_changes(tables):
     assert "| `label_bias` | 0.5 | 0.25 | +.0200 [.0100, .0300] | -.0100 [-.0300, .0100] |" in table
     assert "| `neighbor_dropout` | - | - | +.0200 [.0100, .0300]" in table
     assert "| all of them | - | - | +.0500 [.0400, .0600] | -.0300 [-.0500, -.0100] |" in table
+
+
+def token_report(seeds=3, **gaps):
+    """Two variants, and differences by the names of their pairs: mean and half the interval."""
+    options = {"num_epochs": 30, "optimizer": "adamw", "lr": 0.001, "scheduler": "cosine", "weight_decay": 0.05}
+    options |= {"batch_size": 256, "augment": True, "use_amp": True, "use_compiled": False}
+    images = {"train": 45000, "validation": 5000, "test": 10000}
+    sizes = {"img_size": 32, "patch_size": 4, "num_layers": 12}
+    about = {"config": {"layer": "ConvNNAttention", "K": 9}, "parameters": 5486218, "gflops": 0.75}
+    alone = {"ms_per_step": 12.25, "peak_memory": 2**31, "device": "made-up"}
+    scores = {"accuracy": estimate(0.75, 0.01, seeds), "train_accuracy": estimate(0.5, 0.02, seeds)}
+    pairs = {
+        "gain": ("convnn-random-16", "attention"),
+        "control": ("convnn-random-16", "attention-random-16"),
+        "keys": ("attention-random-16", "attention"),
+        "convolution": ("convnn", "kvt"),
+    }
+    differences = {}
+    for name, gap in gaps.items():
+        one, two = pairs[name]
+        found = {"accuracy": {**estimate(*gap), "seeds": list(range(seeds))}}
+        differences.setdefault(one, {})[two] = found
+    return {
+        "config": {"data": "cifar10", "images": images, **sizes, "options": options},
+        "methods": {"convnn": scores, "kvt": scores},
+        "variants": {"convnn": {**about, "alone": alone}, "kvt": {**about, "alone": {"error": "Boom: no room"}}},
+        "differences": differences,
+        "not_run": ["local", "branch-conv"],
+    }
+
+
+def test_the_table_of_token_layers_has_cost_measured_alone_and_says_what_is_missing(tables):
+    text = tables.vit_tables.details([token_report(convolution=(0.02, 0.01))])
+    assert "**cifar10**, 32 px in patches of 4, 12 layers, 45,000 images to learn from" in text
+    assert "| `convnn` | .7500 ± .0100 | .5000 ± .0200 | 3 | 5,486,218 | 0.750 | 12.2 | 2,048 MiB |" in text
+    assert "| `kvt` | .7500 ± .0100 | .5000 ± .0200 | 3 | 5,486,218 | 0.750 | - | - |" in text
+    assert "- convnn has higher accuracy than kvt: +.0200 [.0100, .0300] over 3 seeds" in text
+    assert "- could not be timed: `kvt` (Boom: no room)\n- not run: `local`, `branch-conv`" in text
+    assert "survive the control" not in text
+
+
+@pytest.mark.parametrize(
+    ("gain", "control", "answer"),
+    [
+        ((0.02, 0.01), (0.02, 0.01), "yes, attention over as many random keys stays below it"),
+        ((0.02, 0.01), (0.0, 0.01), "it is not shown to, no difference was found"),
+        ((0.02, 0.01), (-0.02, 0.01), "no, attention over as many random keys is above it"),
+        ((0.0, 0.01), (0.02, 0.01), "no gain was found to begin with, no difference was found from plain"),
+        ((-0.02, 0.01), (0.02, 0.01), "no gain was found to begin with, ConvNN over random candidates lies below"),
+        ((0.02, None), (0.02, None), "cannot be answered"),
+    ],
+)
+def test_the_control_of_random_candidates_is_answered_by_what_intervals_allow(tables, gain, control, answer):
+    made = token_report(1 if gain[1] is None else 3, gain=gain, control=control, keys=gain)
+    text = tables.vit_tables.details([made])
+    assert f"- **does ConvNN's gain by 16 random candidates survive the control?** {answer}" in text
+    assert "by 32 random candidates" not in text
+    assert text.count("convnn-random-16 and attention") + text.count("convnn-random-16 has") == 2
+
+
+def test_layers_at_the_size_of_the_reference_stand_beside_its_runs_of_any_heads(tables):
+    assert "| `convnn` | .7500 ± .0100 | .7439 and .7533 (1 head) |" in tables.vit_tables.beside([token_report()])
+
+
+def test_the_tables_of_token_layers_are_empty_before_there_are_results(tables, tmp_path):
+    page = "<!-- vit: made -->\nold\n<!-- /vit -->\n<!-- vit-224: made -->\n<!-- /vit-224 -->\n"
+    assert tables.updated(page, tmp_path) == page.replace("old\n", "")

@@ -47,7 +47,7 @@ def unfit(q: Tensor, k: Tensor, v: Tensor, kept: int, *, matrices: bool, masked:
     return None
 
 
-def served(backend: str, device: torch.device, reason: str | None) -> bool:
+def served(backend: str, device: torch.device, reason: str | None, work: str) -> bool:
     """Whether the kernels serve; where they are not asked for by name, on CUDA only.
 
     Raises:
@@ -62,7 +62,7 @@ def served(backend: str, device: torch.device, reason: str | None) -> bool:
     if backend == "triton" and reason is not None:
         raise InvalidInput(f"backend='triton' cannot serve: {reason}")
     if not torch.compiler.is_compiling():  # a compiler would stop at a log line
-        _tell("torch" if reason else "triton", reason or "tensors are on CUDA, and the kernels serve them")
+        _tell(work, "torch" if reason else "triton", reason or "tensors are on CUDA, and the kernels serve them")
     return reason is None
 
 
@@ -76,9 +76,9 @@ def _interpreted() -> bool:
 
 
 @cache
-def _tell(chosen: str, reason: str) -> None:
+def _tell(work: str, chosen: str, reason: str) -> None:
     """Once for each reason."""
-    logging.getLogger(__name__).info("token attention by %s: %s", chosen, reason)
+    logging.getLogger(__name__).info("%s by %s: %s", work, chosen, reason)
 
 
 def fused_attention(

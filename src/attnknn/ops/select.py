@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from attnknn.errors import InvalidInput
-from attnknn.ops import kernels
+from attnknn.ops import fused_search, kernels
+from attnknn.ops.fused_tokens import Backend, served
 from attnknn.ops.similarity import Metric
 
 MEMORY_BUDGET: Final = 256 * 2**20
@@ -106,6 +107,7 @@ def exact_topk(
     metric: Metric = "l2",
     leave_out: Tensor | None = None,
     budget: int = MEMORY_BUDGET,
+    backend: Backend = "torch",
 ) -> TopK:
     """The ``k`` nearest keys of each query by exhaustive search, ties broken by the lower row.
 
@@ -115,7 +117,9 @@ def exact_topk(
         k: Neighbors per query; clamped to the number of keys.
         metric: ``l2``, ``cosine`` or ``ip``.
         leave_out: (pairs, 2) of (query, row) that must not be found; :func:`same_group` makes them.
-        budget: Bytes that may be held beside keys and answer.
+        budget: Bytes that may be held beside keys and answer; a fused kernel also holds a 16-bit copy of the keys.
+        backend: ``torch``, ``triton`` (fused kernels, on a GPU), or ``auto``: the kernels where they serve. The
+            answer is the same. They have not been measured yet, so they are not the default.
 
     >>> exact_topk(torch.tensor([[0.0]]), torch.tensor([[2.0], [1.0], [1.0]]), 2).rows.tolist()
     [[1, 2]]
@@ -125,12 +129,67 @@ def exact_topk(
     if isinstance(keys, Tensor):
         keys = prepare(keys, metric)
     k = min(k, keys.rows)
+    left_out = 0 if queries.device.type == "cpu" and backend != "triton" else _most_pairs(leave_out)
+    reason = fused_search.unfit(queries, keys.rows, k, left_out)
+    if served(backend, queries.device, reason, "search"):
+        return _by_kernels(queries, keys, k, leave_out, left_out, budget)
+    return _by_torch(queries, keys, k, leave_out, budget)
+
+
+def _by_torch(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budget: int) -> TopK:
     parts = []
     for start, stop in _query_chunks(len(queries), keys.rows, k, budget):
         parts.append(_search(queries[start:stop], keys, k, _part(leave_out, 0, start, stop), budget))
     if not parts or k == 0:
         return _nothing(queries, k)
     return parts[0] if len(parts) == 1 else TopK(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def _by_kernels(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, left_out: int, budget: int) -> TopK:
+    """Candidates by products of 16-bit numbers, then their distances; torch looks again where that does not do."""
+    centered = keys.centered(queries)
+    lengths, longest = kernels.lengths(centered), max(keys.longest, torch.finfo(torch.float32).tiny)
+    # Lengths of at most 1 keep 16-bit numbers in range; the factor brings scores back to size.
+    asked = (centered / lengths.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).half()
+    table = (keys.table[:-1] / longest).half().T.contiguous()
+    factors = (lengths * longest).float()
+    found = fused_search.candidates(asked, table, factors, keys.table[-1], fused_search.width(k, left_out))
+    hidden = found.scores == -torch.inf
+    if leave_out is not None and left_out:
+        same = found.rows[leave_out[:, 0]] == leave_out[:, 1:]
+        hidden = hidden | (
+            same.new_zeros(hidden.shape, dtype=torch.int32).index_add_(0, leave_out[:, 0], same.int()) > 0
+        )
+    rows = found.rows.masked_fill(hidden, NO_ROW)
+    best = TopK(*fused_search.settle(queries, keys.vectors, rows, k, keys.metric, NO_ROW))
+    reach, worst = found.scores[:, -1], best.distances[:, -1]
+    floor = _floor(centered, keys, worst, torch.float32, inputs=fused_search.ROUNDOFF)
+    unsure = ((reach >= floor) & (reach > -torch.inf)).nonzero().flatten()
+    if len(unsure):
+        again = _by_torch(queries[unsure], keys, k, _pairs_of(leave_out, unsure, len(queries)), budget)
+        best.rows[unsure], best.distances[unsure] = again
+    return best
+
+
+def _most_pairs(pairs: Tensor | None) -> int:
+    """How many pairs the query has that has most."""
+    return 0 if pairs is None or not len(pairs) else int(pairs[:, 0].bincount().max())
+
+
+def _among(rows: Tensor, pairs: Tensor) -> Tensor:
+    """Where rows (q, m) of queries are those that the pairs name."""
+    same = rows[pairs[:, 0]] == pairs[:, 1:]
+    return torch.zeros_like(rows, dtype=torch.int32).index_add_(0, pairs[:, 0], same.int()) > 0
+
+
+def _pairs_of(pairs: Tensor | None, some: Tensor, queries: int) -> Tensor | None:
+    """The pairs of some queries, counted anew."""
+    if pairs is None:
+        return None
+    place = pairs.new_full((queries,), -1)
+    place[some] = torch.arange(len(some), device=pairs.device)
+    at = place[pairs[:, 0]]
+    return torch.stack([at, pairs[:, 1]], dim=1)[at >= 0]
 
 
 def same_group(query_groups: Tensor, key_groups: Tensor) -> Tensor:
@@ -224,11 +283,13 @@ def _block_width(queries: int, rows: int, device: torch.device) -> int:
     return -(-min(rows, most) // _GROUP**2) * _GROUP**2
 
 
-def _floor(centered: Tensor, keys: Keys, worst: Tensor, dtype: torch.dtype) -> Tensor:
+def _floor(centered: Tensor, keys: Keys, worst: Tensor, dtype: torch.dtype, inputs: float | None = None) -> Tensor:
     """(q,) the least score that a key may have been given that lies no farther than ``worst``.
 
     It is the score of that distance, less the rounding error: |fl(q.x) - q.x| <= terms * u * |q| |x| in whatever
-    order the terms are added. No key within reach of a query is longer than |q| + worst.
+    order the terms are added. No key within reach of a query is longer than |q| + worst. Where the vectors
+    themselves were rounded to 16 bits, by ``inputs`` of each number, that adds (2 * inputs + inputs^2) |q| |x| and
+    what is lost of numbers too small for it; sums of such products are cut, not rounded.
     """
     roundoff = torch.finfo(dtype).eps / 2
     if centered.device.type == "cuda" and dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
@@ -241,7 +302,10 @@ def _floor(centered: Tensor, keys: Keys, worst: Tensor, dtype: torch.dtype) -> T
         score, size = (1 - worst if keys.metric == "cosine" else -worst), asked * keys.longest
     terms = centered.shape[1] + 32  # the sum itself, and the rounding of its inputs and of the floor
     lost = torch.finfo(dtype).tiny * (1 + asked + keys.longest)  # below the smallest normal number
-    floor: Tensor = score - terms * (roundoff * size + lost)
+    floor: Tensor = score - terms * ((roundoff if inputs is None else 4 * roundoff) * size + lost)
+    if inputs is not None:
+        tiny = 2.0**-24 * keys.longest * centered.shape[1] ** 0.5
+        floor = floor - asked * ((2 + inputs) * inputs * keys.longest + 2 * tiny)
     return floor
 
 

@@ -121,7 +121,7 @@ def knn_attention(
     with without_autocast(q.device):
         if similarity == "cosine":
             q, k = normalize(wide(q), dim=-1), normalize(wide(k), dim=-1)
-        if served(backend, q.device, reason):
+        if served(backend, q.device, reason, "token attention"):
             mixed, indices = _fused(
                 *(q, k, v, kept, similarity, factor, softmax, rank_weights, dropout_p),
                 padding=key_padding_mask,

@@ -10,29 +10,31 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_DEAD = tl.constexpr(-(2**63))  # below every key: a score that was hidden, or taken
-_UNFILLED = tl.constexpr(-(2**63) + 4096)  # below every score, above the places that no key has taken
-_OWN = tl.constexpr(2**63 - 1)  # above every key: the query itself
-_LAST = tl.constexpr(2**31 - 1)
+DEAD = tl.constexpr(-(2**63))  # below every key: a score that was hidden, or taken
+UNFILLED = tl.constexpr(-(2**63) + 4096)  # below every score, above the places that no key has taken
+OWN = tl.constexpr(2**63 - 1)  # above every key: the query itself
+LAST = tl.constexpr(2**31 - 1)
 _NEAR = tl.constexpr(1e-8)  # added to a distance before it is inverted
 
 
 @triton.jit
-def _pack(scores, columns):
+def pack(scores, columns):
+    """Integers that compare as scores do, and where these are equal, a lower column as the larger."""
     bits = (scores + 0.0).to(tl.int32, bitcast=True)  # -0.0 becomes 0.0
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return (ordered.to(tl.int64) << 32) | (-columns.to(tl.int64) + _LAST)
+    return (ordered.to(tl.int64) << 32) | (-columns.to(tl.int64) + LAST)
 
 
 @triton.jit
-def _score_of(key):
+def score_of(key):
+    """The score that was packed."""
     ordered = (key >> 32).to(tl.int32)
     return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _column_of(key):
-    return (-(key & 0x7FFFFFFF) + _LAST).to(tl.int32)
+    return (-(key & 0x7FFFFFFF) + LAST).to(tl.int32)
 
 
 @triton.jit
@@ -75,8 +77,8 @@ def _searched(
     ranks, depth = tl.arange(0, RANKS), tl.arange(0, DIM)
     # Places that keys compete for hold distinct values below all scores; the others are never the least.
     places: tl.constexpr = KEPT - 1 if HAS_CANDIDATES else KEPT
-    empty = ranks.to(tl.int64) + (_DEAD + 1)
-    best = tl.where(ranks < places, empty, _OWN)[None, :] + tl.zeros((ROWS, 1), tl.int64)
+    empty = ranks.to(tl.int64) + (DEAD + 1)
+    best = tl.where(ranks < places, empty, OWN)[None, :] + tl.zeros((ROWS, 1), tl.int64)
     least = tl.min(best, axis=1)
     floor = tl.full((ROWS,), float("-inf"), tl.float32)
     for start in range(0, stop, COLUMNS):
@@ -104,14 +106,14 @@ def _searched(
         scores = tl.where(seen, scores, float("-inf"))
         top = tl.max(scores, axis=1)
         while tl.max((top > floor).to(tl.int32), axis=0) > 0:
-            column = tl.min(tl.where(scores == top[:, None], columns[None, :], _LAST), axis=1)
+            column = tl.min(tl.where(scores == top[:, None], columns[None, :], LAST), axis=1)
             enters = (top > floor)[:, None] & (best == least[:, None])
-            best = tl.where(enters, _pack(top, column)[:, None], best)
+            best = tl.where(enters, pack(top, column)[:, None], best)
             least = tl.min(best, axis=1)
-            floor = tl.where(least > _UNFILLED, _score_of(least), float("-inf"))
+            floor = tl.where(least > UNFILLED, score_of(least), float("-inf"))
             scores = tl.where(columns[None, :] == column[:, None], float("-inf"), scores)
             top = tl.max(scores, axis=1)
-    return tl.sort(tl.where((ranks < KEPT)[None, :], best, _DEAD), 1, descending=True)
+    return tl.sort(tl.where((ranks < KEPT)[None, :], best, DEAD), 1, descending=True)
 
 
 @triton.jit
@@ -221,15 +223,15 @@ def select_weigh_combine(
         EUCLIDEAN,
         PRECISION,
     )
-    kept = best > _UNFILLED
-    index, score = tl.where(kept, _column_of(best), 0), tl.where(kept, _score_of(best), 0.0)
+    kept = best > UNFILLED
+    index, score = tl.where(kept, _column_of(best), 0), tl.where(kept, score_of(best), 0.0)
     if HAS_CANDIDATES:
-        itself, visible = best == _OWN, asking
+        itself, visible = best == OWN, asking
         if HAS_PADDING:
             visible &= tl.load(hidden + rows, mask=asking, other=1) == 0
         own = tl.sum(asked.to(tl.float32) * rows_at(own_k, rows, k_row, depth, asking, dim), axis=1)
         index, score = tl.where(itself, rows[:, None], index), tl.where(itself, own[:, None], score)
-        kept &= visible[:, None] | (best != _OWN)
+        kept &= visible[:, None] | (best != OWN)
     if EUCLIDEAN:
         score = _distances(asked, own_k, k_row, index, depth, asking, dim, KEPT, RANKS)
     share = _shares(score, kept, scale, EUCLIDEAN, SOFTMAX)

@@ -1,0 +1,152 @@
+"""The tables of token layers: what each reaches and costs, and whether random candidates help by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnknn.study.published import published
+from attnknn.study.verdicts import short, verdict
+from image_tables import estimate
+
+Report = Mapping[str, Any]
+
+DATA = ("cifar10", "cifar100")
+SAMPLES = (16, 32)
+"""How many random candidates were tried."""
+
+
+def details(reports: Sequence[Report]) -> str:
+    """A table for each report, the comparisons that were planned, and the answer of the control."""
+    return "\n".join("\n".join([*_table(report), *_sentences(report)]) for report in reports)
+
+
+def beside(reports: Sequence[Report]) -> str:
+    """A table for each report with what the reference published for the same layer."""
+    return "\n".join("\n".join([*_table(report, others=True), *_sentences(report)]) for report in reports)
+
+
+def _table(report: Report, *, others: bool = False) -> list[str]:
+    told = ["published accuracy"] * others
+    titles = ["variant", "accuracy", *told, "while training", "*n*", "parameters", "GFLOPs", "ms / step", "memory"]
+    return [
+        f"**{report['config']['data']}**, {_recipe(report['config'])}:",
+        "",
+        f"| {' | '.join(titles)} |",
+        f"|{'---|' * len(titles)}",
+        *(_row(report, name, others=others) for name in report["methods"]),
+        "",
+    ]
+
+
+def _recipe(config: Mapping[str, Any]) -> str:
+    """What all variants have in common, in words."""
+    options, images = config["options"], config["images"]
+    rate = "falling along a cosine" if options["scheduler"] == "cosine" else f"schedule {options['scheduler']}"
+    words = [
+        f"{config['img_size']} px in patches of {config['patch_size']}",
+        f"{config['num_layers']} layers",
+        f"{images['train']:,} images to learn from, {images['validation']:,} to choose the epoch",
+        f"{images['test']:,} to test on",
+        f"{options['num_epochs']} epochs of {options['optimizer']} at {options['lr']:g}, {rate}",
+        f"weight decay {options['weight_decay']:g}",
+        f"batches of {options['batch_size']}",
+        "shifted and flipped" if options["augment"] else "not augmented",
+        "bfloat16" if options["use_amp"] else "float32",
+        *["compiled"] * options["use_compiled"],
+    ]
+    return ", ".join(words)
+
+
+def _row(report: Report, name: str, *, others: bool) -> str:
+    scores, about = report["methods"][name], report["variants"][name]
+    alone = about.get("alone", {})
+    time, memory = alone.get("ms_per_step"), alone.get("peak_memory")
+    cells = [
+        f"`{name}`",
+        estimate(scores["accuracy"]),
+        *[_published(report["config"]["data"], about["config"])] * others,
+        estimate(scores["train_accuracy"]),
+        str(sum(value is not None for value in scores["accuracy"]["values"])),
+        f"{about['parameters']:,}",
+        f"{about['gflops']:.3f}",
+        "-" if time is None else f"{time:.1f}",
+        "-" if memory is None else f"{memory / 2**20:,.0f} MiB",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _published(data: str, config: Mapping[str, Any]) -> str:
+    """What the reference reports for the layer with its options, at whatever number of heads."""
+    usual = {"sampling_type": "all", "convolution_type": "depthwise"}
+    runs: dict[int, list[float]] = {}
+    for each in published("vit", data):
+        setting = {key: value for key, value in each.setting.items() if key not in ("num_heads", "lr")}
+        same = all(config.get(key, usual.get(key)) == value for key, value in setting.items())
+        if each.metric == "accuracy" and each.method == config["layer"] and same:
+            runs.setdefault(each.setting["num_heads"], []).append(each.value)
+    told = [
+        f"{' and '.join(map(short, values))} ({heads} head{'s' * (heads > 1)})" for heads, values in runs.items()
+    ]
+    return ", ".join(told) or "-"
+
+
+def _sentences(report: Report) -> list[str]:
+    differences = report["differences"]
+    pairs = [(one, two) for one, others in differences.items() for two in others]
+    answered = [samples for samples in SAMPLES if set(_asked(samples).values()) <= set(pairs)]
+    told = {pair for samples in answered for pair in _asked(samples).values()}
+    compared = [_verdict(differences, pair) for pair in pairs if pair not in told]
+    lines = [*(_answer(report, samples) for samples in answered), *compared, *_missing(report)]
+    return [*(f"- {line}" for line in lines), ""]
+
+
+def _asked(samples: int) -> dict[str, tuple[str, str]]:
+    """The pairs that tell what ConvNN's random candidates gain from what random keys gain without it."""
+    ours, keys = f"convnn-random-{samples}", f"attention-random-{samples}"
+    return {"gain": (ours, "attention"), "control": (ours, keys), "keys": (keys, "attention")}
+
+
+def _answer(report: Report, samples: int) -> str:
+    """Whether what ConvNN gains by random candidates is more than what attention gains by as many random keys."""
+    asked, differences = _asked(samples), report["differences"]
+    gain, control = (_side(differences, asked[name]) for name in ("gain", "control"))
+    if gain is None or control is None:
+        answer = "cannot be answered, one seed has no interval"
+    elif gain > 0:
+        answer = {
+            1: "yes, attention over as many random keys stays below it",
+            0: "it is not shown to, no difference was found from attention over as many random keys",
+            -1: "no, attention over as many random keys is above it",
+        }[control]
+    else:
+        word = "ConvNN over random candidates lies below" if gain < 0 else "no difference was found from"
+        answer = f"no gain was found to begin with, {word} plain attention"
+    told = "; ".join(_verdict(differences, pair) for pair in asked.values())
+    return f"**does ConvNN's gain by {samples} random candidates survive the control?** {answer}: {told}"
+
+
+def _side(differences: Mapping[str, Any], pair: tuple[str, str]) -> int | None:
+    """1 where the first has more, -1 where it has less, 0 where the interval holds 0, None where there is none."""
+    found = differences[pair[0]][pair[1]]["accuracy"]
+    if found["low"] is None or found["high"] is None:
+        return None
+    return int(found["low"] > 0) - int(found["high"] < 0)
+
+
+def _verdict(differences: Mapping[str, Any], pair: tuple[str, str]) -> str:
+    return verdict(*pair, "accuracy", differences[pair[0]][pair[1]]["accuracy"])
+
+
+def _missing(report: Report) -> list[str]:
+    """What has no numbers."""
+    alone = {name: about.get("alone") for name, about in report["variants"].items()}
+    failed = [f"`{name}` ({each['error']})" for name, each in alone.items() if each and "error" in each]
+    untimed = [f"`{name}`" for name, each in alone.items() if each is None]
+    absent = [f"`{name}`" for name in report["not_run"]]
+    told = {"could not be timed": failed, "not timed": untimed, "not run": absent}
+    devices = sorted({each["device"] for each in alone.values() if each and "ms_per_step" in each})
+    return [
+        *[f"timed on {', '.join(devices)}"] * bool(devices),
+        *(f"{words}: {', '.join(names)}" for words, names in told.items() if names),
+    ]

@@ -1,0 +1,135 @@
+"""Search by fused kernels against search by torch: on a GPU, or else by the interpreter of Triton."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attnknn.errors import InvalidInput
+from attnknn.ops import exact_topk, fused_search, prepare, same_group, select
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+pytestmark = pytest.mark.usefixtures("one_thread")
+on_gpu = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+METRICS = ("l2", "cosine", "ip")
+
+
+def drawn(queries=70, keys=200, dim=24, scale=1.0, away=3.0, seed=0, dtype=torch.float32):
+    random = torch.Generator().manual_seed(seed)
+    made = (torch.randn(count, dim, generator=random) for count in (queries, keys))
+    return tuple((scale * (each + away)).to(DEVICE, dtype) for each in made)
+
+
+def agree(queries, keys, k, **options):
+    want = exact_topk(queries, keys, k, backend="torch", **options)
+    got = exact_topk(queries, keys, k, backend="triton", **options)
+    assert torch.equal(want.rows, got.rows)
+    torch.testing.assert_close(
+        want.distances, got.distances, rtol=1e-12, atol=1e-12 * float(keys.abs().max()) ** 2
+    )
+
+
+@pytest.fixture
+def looked_again(monkeypatch):
+    """How many queries torch looked at, once it is asked for nothing else."""
+    seen = []
+    plain = select._by_torch
+    monkeypatch.setattr(select, "_by_torch", lambda asked, *rest: seen.append(len(asked)) or plain(asked, *rest))
+    return seen
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("scale", [1.0, 1e-4, 1e4])
+def test_the_answer_is_that_of_torch(metric, scale):
+    agree(*drawn(scale=scale), 5, metric=metric)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_equal_keys_come_in_the_order_of_their_rows(metric):
+    queries, keys = drawn()
+    keys[50:90] = keys[40]
+    agree(queries, keys, 7, metric=metric)
+    agree(keys[40:41].expand(70, -1), keys, 7, metric=metric)
+
+
+def test_what_is_left_out_is_not_found():
+    queries, keys = drawn()
+    groups = torch.arange(200, device=DEVICE) % 50
+    pairs = same_group(torch.arange(70, device=DEVICE) % 50, groups)
+    agree(queries, keys, 5, leave_out=pairs)
+    found = exact_topk(queries, keys, 5, leave_out=pairs, backend="triton").rows
+    assert (groups[found] != (torch.arange(70, device=DEVICE) % 50)[:, None]).all()
+
+
+def test_hidden_keys_are_not_found():
+    queries, keys = drawn()
+    laid = prepare(keys)
+    laid.table[-1, 20:] = -torch.inf
+    agree_rows = [exact_topk(queries, laid, 15, backend=backend).rows for backend in ("torch", "triton")]
+    assert torch.equal(*agree_rows)
+    laid.table[-1, 8:] = -torch.inf
+    rows = exact_topk(queries, laid, 15, backend="triton").rows
+    assert (rows[:, 8:] == select.NO_ROW).all()
+    assert (rows[:, :8].sort(dim=1).values == torch.arange(8, device=DEVICE)).all()
+
+
+def test_where_sixteen_bits_cannot_tell_keys_apart_torch_looks_again(looked_again):
+    queries, keys = drawn(away=0.0)
+    keys = keys[:1] + 1e-5 * keys  # all but one point, as a 16-bit number sees it
+    keys[0] += 100.0
+    want = exact_topk(queries, keys, 5, backend="torch")
+    looked_again.clear()
+    got = exact_topk(queries, keys, 5, backend="triton")
+    assert looked_again == [70]
+    assert torch.equal(want.rows, got.rows)
+
+
+def test_where_they_can_it_does_not(looked_again):
+    exact_topk(*drawn(), 5, backend="triton")
+    assert not looked_again
+
+
+def test_a_second_look_leaves_out_what_the_first_did(looked_again, monkeypatch):
+    monkeypatch.setattr(fused_search, "ROUNDOFF", 1.0)  # nothing is sure
+    queries, keys = drawn()
+    pairs = same_group(torch.arange(70, device=DEVICE), torch.arange(200, device=DEVICE) // 2)
+    agree(queries, keys, 5, leave_out=pairs)
+    assert looked_again == [70, 70]
+
+
+def test_keys_are_searched_in_parts_and_long_vectors_in_chunks(monkeypatch):
+    monkeypatch.setattr(fused_search, "_parts", lambda *_: 3)
+    agree(*drawn(), 5)
+    agree(*drawn(dim=300, queries=64), 5)
+
+
+def test_what_the_kernels_cannot_serve_is_refused_by_name_and_left_to_torch_otherwise():
+    queries, keys = drawn()
+    for asked, k, reason in (
+        (queries[:9], 5, "9 queries are fewer than 64"),
+        (queries, 199, "too many candidates"),
+    ):
+        with pytest.raises(InvalidInput, match=f"backend='triton' cannot serve: .*{reason}"):
+            exact_topk(asked, keys, k, backend="triton")
+        assert torch.equal(exact_topk(asked, keys, k).rows, exact_topk(asked, keys, k, backend="torch").rows)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(("k", "dim"), [(1, 8), (16, 256), (64, 100), (128, 700)])
+def test_many_keys_on_a_gpu(metric, k, dim):
+    queries, keys = drawn(queries=1000, keys=20_011, dim=dim, away=0.1)
+    agree(queries, keys, k, metric=metric)
+    pairs = torch.arange(1000, device=DEVICE)[:, None].expand(-1, 2)
+    agree(keys[:1000], keys, min(k, 100), metric=metric, leave_out=pairs)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bit_vectors_on_a_gpu(dtype):
+    agree(*drawn(queries=500, keys=5000, dim=64, away=0.0, dtype=dtype), 16)
