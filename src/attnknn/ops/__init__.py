@@ -1,7 +1,8 @@
 """The one idea, as pure tensor functions: select -> weigh -> combine."""
 
 from attnknn.ops.combine import evidence, vote
-from attnknn.ops.select import MEMORY_BUDGET, NO_ROW, Keys, TopK, exact_topk, prepare, same_group
+from attnknn.ops.pairs import same_group
+from attnknn.ops.select import MEMORY_BUDGET, NO_ROW, Keys, TopK, exact_topk, prepare
 from attnknn.ops.similarity import METRICS, Metric, distance_matrix, distances, similarity, unit
 from attnknn.ops.weigh import inverse_distance, softmax, uniform
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attnknn.errors import InvalidInput
-from attnknn.ops import fused_search, kernels
+from attnknn.ops import fused_search, kernels, pairs
 from attnknn.ops.fused_tokens import Backend, served
 from attnknn.ops.similarity import Metric
 
@@ -129,7 +129,7 @@ def exact_topk(
     if isinstance(keys, Tensor):
         keys = prepare(keys, metric)
     k = min(k, keys.rows)
-    left_out = 0 if queries.device.type == "cpu" and backend != "triton" else _most_pairs(leave_out)
+    left_out = 0 if queries.device.type == "cpu" and backend != "triton" else pairs.most(leave_out)
     reason = fused_search.unfit(queries, keys.rows, k, left_out)
     if served(backend, queries.device, reason, "search"):
         return _by_kernels(queries, keys, k, leave_out, left_out, budget)
@@ -139,7 +139,7 @@ def exact_topk(
 def _by_torch(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budget: int) -> TopK:
     parts = []
     for start, stop in _query_chunks(len(queries), keys.rows, k, budget):
-        parts.append(_search(queries[start:stop], keys, k, _part(leave_out, 0, start, stop), budget))
+        parts.append(_search(queries[start:stop], keys, k, pairs.between(leave_out, 0, start, stop), budget))
     if not parts or k == 0:
         return _nothing(queries, k)
     return parts[0] if len(parts) == 1 else TopK(*(torch.cat(column) for column in zip(*parts, strict=True)))
@@ -166,47 +166,9 @@ def _by_kernels(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, l
     floor = _floor(centered, keys, worst, torch.float32, inputs=fused_search.ROUNDOFF)
     unsure = ((reach >= floor) & (reach > -torch.inf)).nonzero().flatten()
     if len(unsure):
-        again = _by_torch(queries[unsure], keys, k, _pairs_of(leave_out, unsure, len(queries)), budget)
+        again = _by_torch(queries[unsure], keys, k, pairs.of_queries(leave_out, unsure, len(queries)), budget)
         best.rows[unsure], best.distances[unsure] = again
     return best
-
-
-def _most_pairs(pairs: Tensor | None) -> int:
-    """How many pairs the query has that has most."""
-    return 0 if pairs is None or not len(pairs) else int(pairs[:, 0].bincount().max())
-
-
-def _among(rows: Tensor, pairs: Tensor) -> Tensor:
-    """Where rows (q, m) of queries are those that the pairs name."""
-    same = rows[pairs[:, 0]] == pairs[:, 1:]
-    return torch.zeros_like(rows, dtype=torch.int32).index_add_(0, pairs[:, 0], same.int()) > 0
-
-
-def _pairs_of(pairs: Tensor | None, some: Tensor, queries: int) -> Tensor | None:
-    """The pairs of some queries, counted anew."""
-    if pairs is None:
-        return None
-    place = pairs.new_full((queries,), -1)
-    place[some] = torch.arange(len(some), device=pairs.device)
-    at = place[pairs[:, 0]]
-    return torch.stack([at, pairs[:, 1]], dim=1)[at >= 0]
-
-
-def same_group(query_groups: Tensor, key_groups: Tensor) -> Tensor:
-    """(pairs, 2) of every (query, row) whose groups are equal; a negative group is no group.
-
-    Leave-out by id is the same thing with ids for groups.
-
-    >>> same_group(torch.tensor([7, -1]), torch.tensor([7, 8, 7, -1])).tolist()
-    [[0, 0], [0, 2]]
-    """
-    ranked, order = key_groups.sort(stable=True)
-    first = torch.searchsorted(ranked, query_groups.contiguous())
-    last = torch.searchsorted(ranked, query_groups.contiguous(), right=True)
-    counts = torch.where(query_groups >= 0, last - first, 0)
-    query = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-    within = torch.arange(len(query), device=counts.device) - (counts.cumsum(0) - counts)[query]
-    return torch.stack([query, order[first[query] + within]], dim=1)
 
 
 def _query_chunks(queries: int, rows: int, k: int, budget: int) -> Iterator[tuple[int, int]]:
@@ -225,7 +187,7 @@ def _search(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budge
     for start in range(0, keys.rows, width):
         stop = min(start + width, keys.rows)
         block = keys.between(start, stop)
-        found = _nearest(queries, block, min(k, block.rows), _part(leave_out, 1, start, stop), budget)
+        found = _nearest(queries, block, min(k, block.rows), pairs.between(leave_out, 1, start, stop), budget)
         if start == 0:
             best = found
             continue
@@ -269,7 +231,7 @@ def _scores(centered: Tensor, keys: Keys, leave_out: Tensor | None) -> tuple[Ten
         table = keys.table[:, at * wide : (at + 1) * wide]
         kernels.hide(scores[:, at, table.shape[1] :])
         kernels.product(asked, table, out=scores[:, at, : table.shape[1]])
-        hidden = _part(leave_out, 1, at * wide, (at + 1) * wide)
+        hidden = pairs.between(leave_out, 1, at * wide, (at + 1) * wide)
         if hidden is not None:
             scores[hidden[:, 0], at, hidden[:, 1]] = -torch.inf
         if len(asked) > _FEW:
@@ -386,15 +348,6 @@ def _merged(first: TopK, second: TopK, k: int) -> TopK:
     gaps, order = torch.cat([first.distances, second.distances], dim=1).sort(dim=1, stable=True)
     rows = torch.cat([first.rows, second.rows], dim=1).gather(1, order)
     return TopK(rows[:, :k].contiguous(), gaps[:, :k].contiguous())
-
-
-def _part(pairs: Tensor | None, axis: int, start: int, stop: int) -> Tensor | None:
-    """The pairs whose query (axis 0) or row (axis 1) lies in a range, counted from its start."""
-    if pairs is None:
-        return None
-    inside = pairs[(pairs[:, axis] >= start) & (pairs[:, axis] < stop)].clone()
-    inside[:, axis] -= start
-    return inside
 
 
 def _nothing(queries: Tensor, k: int) -> TopK:
