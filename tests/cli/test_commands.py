@@ -10,6 +10,7 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from people import people, write_csv
 
 from attnknn import AttnKNNClassifier
@@ -308,3 +309,27 @@ def test_data_verify_says_once_what_an_absent_set_needs(attnknn, tmp_path):
     said = attnknn("data", "verify", "cifar10", "mnist", "--data-dir", tmp_path, code=1).stdout
     for place in ("University of Toronto", "MNIST database"):
         assert said.count(place) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is for machines without a CUDA device")
+def test_the_bench_of_a_gpu_says_that_there_is_none(attnknn):
+    assert "needs a CUDA device; there is none here" in attnknn.refused("bench", "gpu")
+
+
+def test_the_bench_of_a_gpu_shows_its_report(capsys):
+    from attnknn.cli.bench import show
+
+    ways = {"ours": 1.0, "gather": 4.0, "sdpa": 0.5}
+    show(
+        {
+            "milliseconds": {
+                "search 9x9x9": {"ours": 2.0, "torch": 8.0, "floor": 1.0},
+                "attention N=9": {"forward": ways, "backward": ways},
+            },
+            "mib": {"attention N=9": {"forward": ways, "backward": {**ways, "ours": float("nan")}}},
+            "share_of_floor": {"search 9x9x9": 0.5},
+        }
+    )
+    said = capsys.readouterr().out
+    assert "50%" in said
+    assert "backward" in said

@@ -30,6 +30,7 @@ COMMANDS = [
     ["study", "ablation"],
     ["study", "all"],
     ["study", "diff"],
+    ["bench", "gpu"],
 ]
 
 

@@ -37,6 +37,8 @@ from attnknn.errors import AttnKNNError
         (["explain", "no-model", "iris"], "--row"),
         (["explain", "no-model", "iris", "--row", "-1"], "--row"),
         (["bank"], "Missing command"),
+        (["bench"], "Missing command"),
+        (["bench", "gpu", "--save", "."], "folder"),
         (["bank", "info", "no-model"], "no such folder"),
         (["bank", "remove", "no-model"], "Missing argument"),
         (["data", "verify", "irises"], "breast-cancer"),

@@ -349,3 +349,11 @@ def test_cuda_finds_what_exhaustive_search_finds(kind, metric):
         asked = (torch.from_numpy(part).cuda() for part in (queries, keys))
         found = exact_topk(*asked, 10, metric=metric, leave_out=torch.from_numpy(pairs).cuda())
         check(type(found)(found.rows.cpu(), found.distances.cpu()), queries, keys, 10, metric, pairs)
+
+
+def test_bfloat16_is_searched_as_the_numbers_that_it_holds():
+    random = torch.Generator().manual_seed(0)
+    queries, keys = (torch.randn(count, 8, generator=random).bfloat16() for count in (20, 60))
+    found, wide = exact_topk(queries, keys, 5), exact_topk(queries.float(), keys.float(), 5)
+    assert torch.equal(found.rows, wide.rows)
+    assert torch.equal(found.distances, wide.distances)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from attnknn.cli import bank, data, demo, evaluate, explain, fit, predict, screen, study, vit
+from attnknn.cli import bank, bench, data, demo, evaluate, explain, fit, predict, screen, study, vit
 from attnknn.cli.errors import Commands
 
 app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -20,6 +20,7 @@ app.add_typer(bank.app, name="bank")
 app.add_typer(data.app, name="data")
 app.add_typer(study.app, name="study")
 app.add_typer(vit.app, name="vit")
+app.add_typer(bench.app, name="bench")
 
 
 @app.callback(invoke_without_command=True)

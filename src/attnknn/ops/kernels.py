@@ -34,7 +34,7 @@ def centered(vectors: Tensor, center: Tensor, metric: Metric) -> Tensor:
     if vectors.device.type != "cpu":
         vectors = vectors.to(wide_float(vectors.device))
         return unit(vectors) if metric == "cosine" else vectors - center
-    wide = vectors.numpy().astype(np.float64)
+    wide = _known(vectors).numpy().astype(np.float64)
     return torch.from_numpy(_unit(wide) if metric == "cosine" else wide - center.numpy())
 
 
@@ -169,13 +169,18 @@ def _gaps(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric) -> Ten
         held = vectors.index_select(0, rows.flatten()).to(queries.dtype)
         return distances(queries[:, None], held.view(*rows.shape, -1), metric)
     asked = queries.numpy()[:, None]
-    keys = vectors.numpy()[rows.numpy()].astype(np.float64)
+    keys = _known(vectors).numpy()[rows.numpy()].astype(np.float64)
     if metric == "l2":
         keys -= asked
         return torch.from_numpy(np.sqrt(np.einsum("qmd,qmd->qm", keys, keys)))
     if metric == "cosine":
         return torch.from_numpy(1 - np.einsum("qd,qmd->qm", _unit(asked)[:, 0], _unit(keys)))
     return torch.from_numpy(-np.einsum("qd,qmd->qm", asked[:, 0], keys))
+
+
+def _known(vectors: Tensor) -> Tensor:
+    """The same in a type that NumPy knows: bfloat16 it does not."""
+    return vectors.float() if vectors.dtype == torch.bfloat16 else vectors
 
 
 def _unit(vectors: NDArray[Any]) -> NDArray[Any]:

@@ -1,0 +1,214 @@
+"""Time and memory of the fused kernels: search and token attention, beside torch's way and a floor.
+
+Each number is the median over rounds, after rounds that compile and warm up. The answers are checked as well: what
+is fast and wrong is not measured, it is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import median
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnknn.errors import AttnKNNError
+from attnknn.ops import exact_topk, prepare
+from attnknn.ops.fused_tokens import Backend
+from attnknn.ops.token_attention import knn_attention
+
+_CHECKED: Final = 256  # queries whose neighbors are compared with those that torch finds
+_PIECE: Final = 2**28  # scores that a plain search holds at a time
+_FEWEST_ALIKE: Final = 0.999  # of the tokens kept: sums of another order part scores that all but tie
+_LEAST_SECONDS: Final = 0.2  # of rounds
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSize:
+    """A search that is measured."""
+
+    keys: int
+    queries: int
+    dim: int = 256
+    k: int = 16
+
+    @property
+    def name(self) -> str:
+        """As the report has it."""
+        return f"search {self.keys}x{self.queries}x{self.dim}"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSize:
+    """Token attention that is measured."""
+
+    tokens: int
+    batch: int
+    heads: int = 3
+    dim: int = 64
+    k: int = 9
+
+    @property
+    def name(self) -> str:
+        """As the report has it."""
+        return f"attention N={self.tokens}"
+
+
+SEARCHES: Final = (SearchSize(50_000, 50_000), SearchSize(1_281_167, 10_000))
+ATTENTIONS: Final = tuple(AttentionSize(*each) for each in ((197, 256), (1024, 64), (4096, 8), (16_384, 1)))
+
+
+def run_gpu_bench(
+    searches: Sequence[SearchSize] = SEARCHES,
+    attentions: Sequence[AttentionSize] = ATTENTIONS,
+    *,
+    device: str = "cuda",
+    backend: Backend = "triton",
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Measure everything: ``config``, ``milliseconds``, ``mib`` and shares of the floor, by name.
+
+    Args:
+        searches: What to search.
+        attentions: What to attend.
+        device: Where.
+        backend: Of ours; anything but ``triton`` is for trying this out.
+        say: Is told what comes next.
+    """
+    where = torch.device(device)
+    milliseconds: dict[str, Any] = {}
+    mib, share = {}, {}
+    for search in searches:
+        say(search.name)
+        milliseconds[search.name] = found = _search(search, where, backend)
+        share[search.name] = found["floor"] / found["ours"]
+    for attention in attentions:
+        say(attention.name)
+        milliseconds[attention.name], mib[attention.name] = _attention(attention, where, backend)
+    config = {"searches": [asdict(each) for each in searches], "attentions": [asdict(each) for each in attentions]}
+    return {"config": config, "milliseconds": milliseconds, "mib": mib, "share_of_floor": share}
+
+
+def _search(size: SearchSize, device: torch.device, backend: Backend) -> dict[str, float]:
+    """Ours with 16-bit and with 32-bit vectors, torch's product and top-k, and the product alone."""
+    random = torch.Generator(device).manual_seed(0)
+    wide = [
+        torch.nn.functional.normalize(torch.randn(count, size.dim, generator=random, device=device), dim=1)
+        for count in (size.queries, size.keys)
+    ]
+    narrow = [each.bfloat16() for each in wide]
+    found = {}
+    for name, (queries, keys) in {"ours": narrow, "ours, float32": wide}.items():
+        laid = prepare(keys, "ip")
+        _check_search(queries, laid, size.k, backend)
+        ours = partial(exact_topk, queries, laid, size.k, backend=backend)
+        found[name] = _timed(ours, device)
+    queries, keys = narrow
+    several = max(1, _PIECE // size.keys)
+    parts = torch.split(queries, several)
+    found["torch"] = _timed(lambda: [(each @ keys.T).topk(size.k) for each in parts], device)
+    found["floor"] = _timed(lambda: [each @ keys.T for each in parts], device)
+    return found
+
+
+def _check_search(queries: Tensor, keys: Any, k: int, backend: Backend) -> None:
+    ours = exact_topk(queries, keys, k, backend=backend).rows[:_CHECKED]
+    if not torch.equal(ours, exact_topk(queries[:_CHECKED], keys, k, backend="torch").rows):
+        raise AttnKNNError(f"the {backend} search of {keys.rows} keys finds other neighbors than torch")
+
+
+def _attention(
+    size: AttentionSize, device: torch.device, backend: Backend
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+    """Milliseconds and MiB beside the inputs, forward and with the backward pass, of ours and of others."""
+    torch.manual_seed(0)
+    shape = size.batch, size.tokens, 3, size.heads, size.dim
+    given = torch.randn(shape, device=device, dtype=torch.bfloat16).permute(2, 0, 3, 1, 4)
+    q, k, v = leaves = [each.detach().requires_grad_() for each in given.unbind()]
+    factors = torch.ones(size.dim, size.k, device=device, requires_grad=True)
+    _check_attention(leaves, factors, size.k, backend)
+    ways: Mapping[str, Callable[[], Tensor]] = {
+        "ours": lambda: knn_attention(q, k, v, size.k, rank_weights=factors, backend=backend),
+        "gather": lambda: _gathered(q, k, v, factors),
+        "sdpa": lambda: scaled_dot_product_attention(q, k, v),
+    }
+    slope = torch.randn_like(leaves[0])
+    seconds: dict[str, dict[str, float]] = {"forward": {}, "backward": {}}
+    memory: dict[str, dict[str, float]] = {"forward": {}, "backward": {}}
+    for name, way in ways.items():
+        turned = leaves if name == "sdpa" else [*leaves, factors]
+        for direction, work in (
+            ("forward", partial(_forward, way)),
+            ("backward", partial(_backward, way, turned, slope)),
+        ):
+            seconds[direction][name] = _timed(work, device)
+            memory[direction][name] = _peak(work, device)
+    return seconds, memory
+
+
+@torch.no_grad()
+def _forward(way: Callable[[], Tensor]) -> None:
+    way()
+
+
+def _backward(way: Callable[[], Tensor], leaves: Sequence[Tensor], slope: Tensor) -> None:
+    torch.autograd.grad(way(), leaves, slope)
+
+
+def _check_attention(leaves: Sequence[Tensor], factors: Tensor, k: int, backend: Backend) -> None:
+    q, keys, v = (each[:1] for each in leaves)
+    _, ours = knn_attention(q, keys, v, k, rank_weights=factors, backend=backend, return_indices=True)
+    _, others = knn_attention(q, keys, v, k, rank_weights=factors, backend="torch", return_indices=True)
+    alike = float((ours == others).float().mean())
+    if alike < _FEWEST_ALIKE:
+        raise AttnKNNError(f"{backend} token attention keeps other tokens than torch: {alike:.4f} are the same")
+
+
+def _gathered(q: Tensor, k: Tensor, v: Tensor, factors: Tensor) -> Tensor:
+    """Written straight down: all scores, the largest, their values gathered, one sum."""
+    scores, indices = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).topk(factors.shape[1], dim=-1)
+    rows = indices.flatten(2)[..., None].expand(-1, -1, -1, v.shape[-1])
+    near = v.gather(2, rows).view(*indices.shape, -1)
+    return torch.einsum("bhnk,bhnkc,ck->bhnc", scores.softmax(dim=-1), near, factors.to(v.dtype))
+
+
+def _timed(work: Callable[[], Any], device: torch.device) -> float:
+    """Milliseconds, the median over rounds."""
+    took: list[float] = []
+    for _ in range(2):
+        work()
+    began = time.perf_counter()
+    while len(took) < 5 or (time.perf_counter() - began < _LEAST_SECONDS and len(took) < 200):
+        _settled(device)
+        if device.type == "cuda":
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start.record()
+            work()
+            end.record()
+            _settled(device)
+            took.append(start.elapsed_time(end))
+        else:
+            start_at = time.perf_counter()
+            work()
+            took.append(1e3 * (time.perf_counter() - start_at))
+    return median(took)
+
+
+def _settled(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _peak(work: Callable[[], Any], device: torch.device) -> float:
+    """MiB that the work holds at most beside what is there before; NaN where the device does not tell."""
+    if device.type != "cuda":
+        return float("nan")
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    work()
+    return (torch.cuda.max_memory_allocated(device) - before) / 2**20
