@@ -17,7 +17,15 @@ on_gpu = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 METRICS = ("l2", "cosine", "ip")
 
 
-def drawn(queries=70, keys=200, dim=24, scale=1.0, away=3.0, seed=0, dtype=torch.float32):
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    """Few queries will do, and the interpreter, which sorts one by one, gets small tiles."""
+    monkeypatch.setattr(fused_search, "FEWEST", 10)
+    if not CUDA:
+        monkeypatch.setattr(fused_search, "_tile", lambda _: (16, 64, 1))
+
+
+def drawn(queries=14, keys=150, dim=24, scale=1.0, away=3.0, seed=0, dtype=torch.float32):
     random = torch.Generator().manual_seed(seed)
     made = (torch.randn(count, dim, generator=random) for count in (queries, keys))
     return tuple((scale * (each + away)).to(DEVICE, dtype) for each in made)
@@ -52,16 +60,16 @@ def test_equal_keys_come_in_the_order_of_their_rows(metric):
     queries, keys = drawn()
     keys[50:90] = keys[40]
     agree(queries, keys, 7, metric=metric)
-    agree(keys[40:41].expand(70, -1), keys, 7, metric=metric)
+    agree(keys[40:41].expand(14, -1), keys, 7, metric=metric)
 
 
 def test_what_is_left_out_is_not_found():
     queries, keys = drawn()
-    groups = torch.arange(200, device=DEVICE) % 50
-    pairs = same_group(torch.arange(70, device=DEVICE) % 50, groups)
+    groups = torch.arange(150, device=DEVICE) % 50
+    pairs = same_group(torch.arange(14, device=DEVICE), groups)
     agree(queries, keys, 5, leave_out=pairs)
     found = exact_topk(queries, keys, 5, leave_out=pairs, backend="triton").rows
-    assert (groups[found] != (torch.arange(70, device=DEVICE) % 50)[:, None]).all()
+    assert (groups[found] != torch.arange(14, device=DEVICE)[:, None]).all()
 
 
 def test_hidden_keys_are_not_found():
@@ -83,7 +91,7 @@ def test_where_sixteen_bits_cannot_tell_keys_apart_torch_looks_again(looked_agai
     want = exact_topk(queries, keys, 5, backend="torch")
     looked_again.clear()
     got = exact_topk(queries, keys, 5, backend="triton")
-    assert looked_again == [70]
+    assert looked_again == [14]
     assert torch.equal(want.rows, got.rows)
 
 
@@ -95,22 +103,22 @@ def test_where_they_can_it_does_not(looked_again):
 def test_a_second_look_leaves_out_what_the_first_did(looked_again, monkeypatch):
     monkeypatch.setattr(fused_search, "ROUNDOFF", 1.0)  # nothing is sure
     queries, keys = drawn()
-    pairs = same_group(torch.arange(70, device=DEVICE), torch.arange(200, device=DEVICE) // 2)
+    pairs = same_group(torch.arange(14, device=DEVICE), torch.arange(150, device=DEVICE) // 2)
     agree(queries, keys, 5, leave_out=pairs)
-    assert looked_again == [70, 70]
+    assert looked_again == [14, 14]
 
 
 def test_keys_are_searched_in_parts_and_long_vectors_in_chunks(monkeypatch):
     monkeypatch.setattr(fused_search, "_parts", lambda *_: 3)
     agree(*drawn(), 5)
-    agree(*drawn(dim=300, queries=64), 5)
+    agree(*drawn(dim=300), 5)
 
 
 def test_what_the_kernels_cannot_serve_is_refused_by_name_and_left_to_torch_otherwise():
     queries, keys = drawn()
     for asked, k, reason in (
-        (queries[:9], 5, "9 queries are fewer than 64"),
-        (queries, 199, "too many candidates"),
+        (queries[:9], 5, "9 queries are fewer than 10"),
+        (queries, 149, "too many candidates"),
     ):
         with pytest.raises(InvalidInput, match=f"backend='triton' cannot serve: .*{reason}"):
             exact_topk(asked, keys, k, backend="triton")
