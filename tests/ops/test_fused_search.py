@@ -95,6 +95,16 @@ def test_where_sixteen_bits_cannot_tell_keys_apart_torch_looks_again(looked_agai
     assert torch.equal(want.rows, got.rows)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter
+def test_scores_that_overflow_are_looked_at_again():
+    queries, keys = drawn(away=0.0)
+    keys[3] *= 1e30
+    agree_rows = [
+        exact_topk(1e10 * queries, keys, 5, metric="ip", backend=each).rows for each in ("torch", "triton")
+    ]
+    assert torch.equal(*agree_rows)
+
+
 def test_where_they_can_it_does_not(looked_again):
     exact_topk(*drawn(), 5, backend="triton")
     assert not looked_again

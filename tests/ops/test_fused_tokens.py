@@ -255,3 +255,41 @@ def test_gradients_on_a_gpu_are_the_same_on_every_run_if_they_must_be():
     for each in runs[1:]:
         for one, other in zip(runs[0], each, strict=True):
             assert torch.equal(one, other)
+
+
+def test_with_candidates_and_one_neighbor_a_token_keeps_itself():
+    agree(*drawn(), 1, candidates=CANDIDATES)
+
+
+def test_a_padding_mask_may_lie_in_memory_as_it_likes():
+    hidden = (torch.rand(20, 2, generator=torch.Generator().manual_seed(3)) < 0.4).to(DEVICE).T
+    agree(*drawn(batch=2), 5, key_padding_mask=hidden)
+    agree(*drawn(batch=2), 5, key_padding_mask=hidden[:1].expand(2, -1))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter
+def test_what_is_not_a_number_stays_visible():
+    for at in range(2):
+        given = [each.detach().clone() for each in drawn()]
+        given[at][0, 0, 4] = torch.nan
+        want, got = (knn_attention(*given, 5, backend=backend) for backend in ("torch", "triton"))
+        assert got.isnan().any()
+        assert torch.equal(want.isnan(), got.isnan())
+
+
+def test_second_derivatives_are_refused_in_words():
+    q, k, v = drawn()
+    (slope,) = torch.autograd.grad(
+        knn_attention(q, k, v, 5, backend="triton").square().sum(), q, create_graph=True
+    )
+    with pytest.raises(InvalidInput, match="no second derivatives"):
+        slope.sum().backward()
+
+
+def test_candidates_out_of_range_are_not_read():
+    q, k, v = drawn()
+    given = torch.tensor([3, 6, 20, 9000], device=DEVICE)
+    _, kept = knn_attention(q, k, v, 5, candidates=given, backend="triton", return_indices=True)
+    assert int(kept.max()) < 20
+    with pytest.raises(InvalidInput, match=r"candidates must be whole numbers, got torch.float32"):
+        knn_attention(q, k, v, 5, candidates=given.float(), backend="triton")

@@ -32,6 +32,8 @@ def unfit(q: Tensor, k: Tensor, v: Tensor, kept: int, *, matrices: bool, masked:
     """Why the kernels cannot serve, in words; None where they can."""
     if not HAS_TRITON:
         return "Triton is not installed"
+    if len({each.device for each in (q, k, v)}) > 1:
+        return "the tensors are on several devices"
     if any(each.dtype not in _TYPES for each in (q, k, v)):
         return f"types are {q.dtype}, {k.dtype} and {v.dtype}, not all of 16 or 32 bits"
     if max(q.shape[3], v.shape[3]) > WIDEST:
@@ -141,28 +143,30 @@ def _forward(
     from attnknn.ops.triton_tokens import select_weigh_combine
 
     q, k, v = (_rows_dense(each) for each in (q, k, v))
+    padding, keep, candidates = (None if one is None else one.contiguous() for one in (padding, keep, candidates))
     out, indices, weights = _made(q, v, kept)
     batch, heads, queries, dim = q.shape
     tokens = k.shape[2]
     sizes = _padded(q, v, kept)
     rows, columns = _search_tile(tokens)
-    select_weigh_combine[(batch * heads * -(-queries // rows),)](
-        *(q, k, v, factors, padding, keep, candidates, out, indices, weights),
-        *(step for each in (q, k, v, out) for step in each.stride()[:3]),
-        *(heads, queries, tokens if candidates is None else len(candidates), tokens, dim, v.shape[3], scale),
-        **sizes,
-        ROWS=rows,
-        COLUMNS=columns,
-        HAS_FACTORS=factors is not None,
-        HAS_PADDING=padding is not None,
-        HAS_KEEP=keep is not None,
-        HAS_CANDIDATES=candidates is not None,
-        CAUSAL=causal,
-        EUCLIDEAN=euclidean,
-        SOFTMAX=softmax,
-        PRECISION="ieee",
-        num_warps=1,
-    )
+    with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
+        select_weigh_combine[(batch * heads * -(-queries // rows),)](
+            *(q, k, v, factors, padding, keep, candidates, out, indices, weights),
+            *(step for each in (q, k, v, out) for step in each.stride()[:3]),
+            *(heads, queries, tokens if candidates is None else len(candidates), tokens, dim, v.shape[3], scale),
+            **sizes,
+            ROWS=rows,
+            COLUMNS=columns,
+            HAS_FACTORS=factors is not None,
+            HAS_PADDING=padding is not None,
+            HAS_KEEP=keep is not None,
+            HAS_CANDIDATES=candidates is not None,
+            CAUSAL=causal,
+            EUCLIDEAN=euclidean,
+            SOFTMAX=softmax,
+            PRECISION="ieee",
+            num_warps=1,
+        )
     return out, indices, weights
 
 
@@ -181,6 +185,24 @@ def _made(q: Tensor, v: Tensor, kept: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.library.custom_op("attnknn::token_attention_backward", mutates_args=())
 def _backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    factors: Tensor | None,
+    keep: Tensor | None,
+    indices: Tensor,
+    weights: Tensor,
+    scale: float,
+    euclidean: bool,
+    softmax: bool,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
+        return _turned(grad, q, k, v, factors, keep, indices, weights, scale, euclidean, softmax, causal)
+
+
+def _turned(
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -267,7 +289,12 @@ def _slopes(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     return to_q, to_k, to_v, None if factors is None else to_factors, *[None] * 8
 
 
+def _refuse(ctx: Any, *_: Any) -> tuple[Any, ...]:
+    raise InvalidInput("the fused kernel has no second derivatives; knn_attention(backend='torch') has them")
+
+
 _forward.register_autograd(_slopes, setup_context=_remember)
+_backward.register_autograd(_refuse)
 
 
 def _rows_dense(values: Tensor) -> Tensor:

@@ -129,7 +129,8 @@ def exact_topk(
     if isinstance(keys, Tensor):
         keys = prepare(keys, metric)
     k = min(k, keys.rows)
-    left_out = 0 if queries.device.type == "cpu" and backend != "triton" else pairs.most(leave_out)
+    fused = backend == "triton" or (backend == "auto" and queries.device.type == "cuda")
+    left_out = pairs.most(leave_out) if fused else 0
     reason = fused_search.unfit(queries, keys.rows, k, left_out)
     if served(backend, queries.device, reason, "search"):
         return _by_kernels(queries, keys, k, leave_out, left_out, budget)
@@ -164,7 +165,9 @@ def _by_kernels(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, l
     best = TopK(*fused_search.settle(queries, keys.vectors, rows, k, keys.metric, NO_ROW))
     reach, worst = found.scores[:, -1], best.distances[:, -1]
     floor = _floor(centered, keys, worst, torch.float32, inputs=fused_search.ROUNDOFF)
-    unsure = ((reach >= floor) & (reach > -torch.inf)).nonzero().flatten()
+    # Too few candidates mean that there are no more keys, or that scores were no numbers.
+    many = (keys.table[-1] > -torch.inf).sum() >= found.rows.shape[1]
+    unsure = (~(reach < floor) & ((reach > -torch.inf) | many)).nonzero().flatten()
     if len(unsure):
         again = _by_torch(queries[unsure], keys, k, pairs.of_queries(leave_out, unsure, len(queries)), budget)
         best.rows[unsure], best.distances[unsure] = again
@@ -254,7 +257,8 @@ def _floor(centered: Tensor, keys: Keys, worst: Tensor, dtype: torch.dtype, inpu
     what is lost of numbers too small for it; sums of such products are cut, not rounded.
     """
     roundoff = torch.finfo(dtype).eps / 2
-    if centered.device.type == "cuda" and dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
+    plain = inputs is None and centered.device.type == "cuda"
+    if plain and dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
         roundoff = 2.0**-11
     asked = kernels.lengths(centered)
     if keys.metric == "l2":

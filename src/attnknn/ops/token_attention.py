@@ -96,7 +96,8 @@ def knn_attention(
         candidates: (m,) indices of the only keys that are looked at; the query itself comes first in any case.
         dropout_p: Probability that a weight becomes 0.
         backend: ``torch``, ``triton`` (one fused kernel; on a GPU, without an ``attn_mask`` and without matrices
-            as ``rank_weights``), or ``auto``: the kernel where it serves. Results agree up to rounding.
+            as ``rank_weights``), or ``auto``: the kernel where it serves. Results agree up to rounding; only
+            torch has second derivatives.
         return_indices: Whether to return the keys that were kept too.
 
     Returns:
@@ -210,6 +211,8 @@ def _kept(q: Tensor, k: Tensor, k_neighbors: int, candidates: Tensor | None) -> 
     """How many keys a query keeps, and the candidates in ascending order."""
     if candidates is None:
         return min(k_neighbors, k.shape[2]), None
+    if candidates.is_floating_point() or candidates.dtype == torch.bool:
+        raise InvalidInput(f"candidates must be whole numbers, got {candidates.dtype}")
     if q.shape[2] != k.shape[2]:
         raise InvalidInput(
             f"with candidates queries and keys are the same tokens, got {q.shape[2]} and {k.shape[2]} of them"

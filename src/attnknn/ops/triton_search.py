@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnknn.ops.triton_tokens import DEAD, LAST, OWN, UNFILLED, pack, score_of
+from attnknn.ops.triton_tokens import DEAD, OWN, UNFILLED, admitted
 
 
 @triton.jit
@@ -65,16 +65,7 @@ def best_keys(
                 right = tl.load(near + at, mask=inside[None, :] & (depth < dim - at)[:, None], other=0.0)
                 scores = tl.dot(left, right, acc=scores, input_precision=PRECISION)
         scores = scores * factor + tl.load(offsets + columns, mask=inside, other=float("-inf"))[None, :]
-        # Columns ascend: a score that ties with the least that is kept comes too late.
-        top = tl.max(scores, axis=1)
-        while tl.max((top > floor).to(tl.int32), axis=0) > 0:
-            column = tl.min(tl.where(scores == top[:, None], columns[None, :], LAST), axis=1)
-            enters = (top > floor)[:, None] & (best == least[:, None])
-            best = tl.where(enters, pack(top, column)[:, None], best)
-            least = tl.min(best, axis=1)
-            floor = tl.where(known & (least > UNFILLED), score_of(least), floor)
-            scores = tl.where(columns[None, :] == column[:, None], float("-inf"), scores)
-            top = tl.max(scores, axis=1)
+        best, least, floor = admitted(scores, columns, best, least, floor)
     best = tl.sort(tl.where((ranks < KEPT)[None, :], best, DEAD), 1, descending=True)
     place = (tl.program_id(1).to(tl.int64) * asking + rows)[:, None] * RANKS + ranks[None, :]
     tl.store(found + place, tl.where(best > UNFILLED, best, DEAD), mask=known[:, None])

@@ -38,6 +38,25 @@ def _column_of(key):
 
 
 @triton.jit
+def admitted(scores, columns, best, least, floor):
+    """The best, joined by scores of a tile that exceed the least of them; and that least, packed and as a score.
+
+    Columns ascend from tile to tile, so a score that ties with the least comes too late. Places without a key hold
+    distinct values below all scores.
+    """
+    top = tl.max(scores, axis=1)
+    while tl.max((top > floor).to(tl.int32), axis=0) > 0:
+        column = tl.min(tl.where(scores == top[:, None], columns[None, :], LAST), axis=1)
+        enters = (top > floor)[:, None] & (best == least[:, None])
+        best = tl.where(enters, pack(top, column)[:, None], best)
+        least = tl.min(best, axis=1)
+        floor = tl.where(least > UNFILLED, score_of(least), floor)
+        scores = tl.where(columns[None, :] == column[:, None], float("-inf"), scores)
+        top = tl.max(scores, axis=1)
+    return best, least, floor
+
+
+@triton.jit
 def of_rank(values, ranks, rank):
     """Column ``rank`` of (rows, ranks)."""
     return tl.sum(tl.where(ranks[None, :] == rank, values, 0), axis=1)
@@ -60,6 +79,7 @@ def _searched(
     rows,
     asking,
     keys,
+    tokens,
     stop,
     dim,
     KEPT: tl.constexpr,
@@ -80,12 +100,13 @@ def _searched(
     empty = ranks.to(tl.int64) + (DEAD + 1)
     best = tl.where(ranks < places, empty, OWN)[None, :] + tl.zeros((ROWS, 1), tl.int64)
     least = tl.min(best, axis=1)
-    floor = tl.full((ROWS,), float("-inf"), tl.float32)
+    floor = tl.full((ROWS,), float("-inf") if places > 0 else float("inf"), tl.float32)
     for start in range(0, stop, COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         there = columns < keys
         if HAS_CANDIDATES:
             columns = tl.load(candidates + columns, mask=there, other=0).to(tl.int32)
+            there &= (columns >= 0) & (columns < tokens)
         near = tl.load(
             own_k + columns[None, :].to(tl.int64) * k_row + depth[:, None],
             mask=there[None, :] & (depth < dim)[:, None],
@@ -102,17 +123,8 @@ def _searched(
             seen &= columns[None, :] <= rows[:, None]
         if HAS_CANDIDATES:
             seen &= columns[None, :] != rows[:, None]
-        # Columns ascend: a score that ties with the least that is kept comes too late.
-        scores = tl.where(seen, scores, float("-inf"))
-        top = tl.max(scores, axis=1)
-        while tl.max((top > floor).to(tl.int32), axis=0) > 0:
-            column = tl.min(tl.where(scores == top[:, None], columns[None, :], LAST), axis=1)
-            enters = (top > floor)[:, None] & (best == least[:, None])
-            best = tl.where(enters, pack(top, column)[:, None], best)
-            least = tl.min(best, axis=1)
-            floor = tl.where(least > UNFILLED, score_of(least), float("-inf"))
-            scores = tl.where(columns[None, :] == column[:, None], float("-inf"), scores)
-            top = tl.max(scores, axis=1)
+        scores = tl.where(scores == scores, scores, float("inf"))  # what is not a number must be seen
+        best, least, floor = admitted(tl.where(seen, scores, float("-inf")), columns, best, least, floor)
     return tl.sort(tl.where((ranks < KEPT)[None, :], best, DEAD), 1, descending=True)
 
 
@@ -210,6 +222,7 @@ def select_weigh_combine(
         rows,
         asking,
         keys,
+        tokens,
         stop,
         dim,
         KEPT,
