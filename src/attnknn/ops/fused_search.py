@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from attnknn.ops.fused_tokens import HAS_TRITON
+from attnknn.ops.fused_tokens import HAS_TRITON, power
 
 MOST_CANDIDATES: Final = 256
 FEWEST: Final = 64  # queries; fewer are read once by a plain product, which is bound by memory anyway
@@ -39,7 +39,7 @@ def unfit(queries: Tensor, rows: int, k: int, left_out: int) -> str | None:
 
 def width(k: int, left_out: int) -> int:
     """Candidates for k neighbors: some to spare, so that rounding errors rarely ask for a second look."""
-    return max(16, _power(k + max(8, k // 8) + left_out))
+    return max(16, power(k + max(8, k // 8) + left_out))
 
 
 def candidates(queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, count: int) -> Candidates:
@@ -73,7 +73,7 @@ def best_keys(queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, c
     rows, columns, warps = _tile(count)
     blocks, parts = -(-asking // rows), _parts(asking, len(keys), rows)
     part = -(-len(keys) // (parts * columns)) * columns
-    chunk = min(_WIDEST, max(16, _power(dim))) if dim <= _WIDEST else 128
+    chunk = min(_WIDEST, max(16, power(dim))) if dim <= _WIDEST else 128
     found = torch.empty(parts, asking, count, dtype=torch.int64, device=queries.device)
     triton_search.best_keys[(blocks, parts)](
         *(queries, keys, factors, offsets, found),
@@ -112,7 +112,7 @@ def settle(
         *(queries, vectors, rows, found, distances),
         *(queries.stride(0), vectors.stride(0), queries.shape[1], k, none),
         CANDIDATES=rows.shape[1],
-        DIM=max(16, min(64, _power(queries.shape[1]))),
+        DIM=max(16, min(64, power(queries.shape[1]))),
         METRIC=metric,
         num_warps=4,
     )
@@ -135,8 +135,3 @@ def _tile(count: int) -> tuple[int, int, int]:
 def _parts(asking: int, keys: int, rows: int) -> int:
     """Parts that the keys are cut into, so that there is work for the whole GPU; but none of fewer than 16,384."""
     return max(1, min(_BUSY // max(1, -(-asking // rows)), keys // 16384))
-
-
-def _power(count: int) -> int:
-    """The least power of 2 that is not below."""
-    return 1 << max(0, count - 1).bit_length()

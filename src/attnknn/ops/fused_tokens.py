@@ -198,67 +198,50 @@ def _backward(
     softmax: bool,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
-        return _turned(grad, q, k, v, factors, keep, indices, weights, scale, euclidean, softmax, causal)
-
-
-def _turned(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    factors: Tensor | None,
-    keep: Tensor | None,
-    indices: Tensor,
-    weights: Tensor,
-    scale: float,
-    euclidean: bool,
-    softmax: bool,
-    causal: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from attnknn.ops.triton_back import back_to_keys, back_to_queries
 
-    grad, q, k, v = (_rows_dense(each) for each in (grad, q, k, v))
-    to_q, to_k, to_v, to_factors = _made_backward(grad, q, k, v, factors)
-    batch, heads, queries, dim = q.shape
-    tokens, width, kept = k.shape[2], v.shape[3], indices.shape[3]
-    sizes = _padded(q, v, kept)
-    same = {"EUCLIDEAN": euclidean, "HAS_FACTORS": factors is not None, "HAS_KEEP": keep is not None}
-    scatter = not torch.are_deterministic_algorithms_enabled()
-    near, mixed = (torch.zeros_like(each, dtype=torch.float32) if scatter else None for each in (to_k, to_v))
-    rows = _query_tile(sizes)
-    blocks = batch * heads * -(-queries // rows)
-    to_scores = None if scatter else torch.empty_like(weights)
-    parts = None if factors is None else q.new_empty(blocks, kept, width, dtype=torch.float32)
-    back_to_queries[(blocks,)](
-        *(q, k, v, factors, keep, indices, weights, grad, to_q, near, mixed, to_scores, parts),
-        *(step for each in (q, k, v, grad) for step in each.stride()[:3]),
-        *(heads, queries, tokens, dim, width, scale),
-        **sizes,
-        **same,
-        ROWS=rows,
-        SOFTMAX=softmax,
-        SCATTER=scatter,
-        num_warps=1,
-    )
-    if parts is not None:
-        to_factors.copy_(parts.sum(dim=0))
-    if near is not None and mixed is not None:
-        return to_q, to_k.copy_(near), to_v.copy_(mixed), to_factors
-    rows, columns, warps = _KEY_TILE
-    back_to_keys[(batch * heads * -(-tokens // columns),)](
-        *(q, k, factors, keep, indices, weights, to_scores, grad, to_k, to_v),
-        *(step for each in (q, k, grad) for step in each.stride()[:3]),
-        *(heads, queries, tokens, dim, width),
-        **{name: sizes[name] for name in ("KEPT", "DIM", "WIDTH")},
-        **same,
-        ROWS=rows,
-        COLUMNS=columns,
-        CAUSAL=causal,
-        PRECISION="ieee",
-        num_warps=warps,
-    )
-    return to_q, to_k, to_v, to_factors
+    with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
+        grad, q, k, v = (_rows_dense(each) for each in (grad, q, k, v))
+        to_q, to_k, to_v, to_factors = _made_backward(grad, q, k, v, factors)
+        batch, heads, queries, dim = q.shape
+        tokens, width, kept = k.shape[2], v.shape[3], indices.shape[3]
+        sizes = _padded(q, v, kept)
+        same = {"EUCLIDEAN": euclidean, "HAS_FACTORS": factors is not None, "HAS_KEEP": keep is not None}
+        scatter = not torch.are_deterministic_algorithms_enabled()
+        near, mixed = (torch.zeros_like(each, dtype=torch.float32) if scatter else None for each in (to_k, to_v))
+        rows = _query_tile(sizes)
+        blocks = batch * heads * -(-queries // rows)
+        to_scores = None if scatter else torch.empty_like(weights)
+        parts = None if factors is None else q.new_empty(blocks, kept, width, dtype=torch.float32)
+        back_to_queries[(blocks,)](
+            *(q, k, v, factors, keep, indices, weights, grad, to_q, near, mixed, to_scores, parts),
+            *(step for each in (q, k, v, grad) for step in each.stride()[:3]),
+            *(heads, queries, tokens, dim, width, scale),
+            **sizes,
+            **same,
+            ROWS=rows,
+            SOFTMAX=softmax,
+            SCATTER=scatter,
+            num_warps=1,
+        )
+        if parts is not None:
+            to_factors.copy_(parts.sum(dim=0))
+        if near is not None and mixed is not None:
+            return to_q, to_k.copy_(near), to_v.copy_(mixed), to_factors
+        rows, columns, warps = _KEY_TILE
+        back_to_keys[(batch * heads * -(-tokens // columns),)](
+            *(q, k, factors, keep, indices, weights, to_scores, grad, to_k, to_v),
+            *(step for each in (q, k, grad) for step in each.stride()[:3]),
+            *(heads, queries, tokens, dim, width),
+            **{name: sizes[name] for name in ("KEPT", "DIM", "WIDTH")},
+            **same,
+            ROWS=rows,
+            COLUMNS=columns,
+            CAUSAL=causal,
+            PRECISION="ieee",
+            num_warps=warps,
+        )
+        return to_q, to_k, to_v, to_factors
 
 
 @_backward.register_fake
@@ -304,8 +287,8 @@ def _rows_dense(values: Tensor) -> Tensor:
 
 def _padded(q: Tensor, v: Tensor, kept: int) -> dict[str, int]:
     """Sizes that the kernels are made for: powers of 2, but for the keys that are kept."""
-    dim, width = (max(16, _power(each.shape[3])) for each in (q, v))
-    return {"KEPT": kept, "RANKS": max(2, _power(kept)), "DIM": dim, "WIDTH": width}
+    dim, width = (max(16, power(each.shape[3])) for each in (q, v))
+    return {"KEPT": kept, "RANKS": max(2, power(kept)), "DIM": dim, "WIDTH": width}
 
 
 def _search_tile(tokens: int) -> tuple[int, int]:
@@ -322,6 +305,6 @@ _KEY_TILE: Final = 32, 128, 4
 """Queries and keys at a time, and warps."""
 
 
-def _power(count: int) -> int:
+def power(count: int) -> int:
     """The least power of 2 that is not below."""
     return 1 << max(0, count - 1).bit_length()

@@ -21,6 +21,7 @@ from attnknn.errors import AttnKNNError
 from attnknn.ops import exact_topk, prepare
 from attnknn.ops.fused_tokens import Backend
 from attnknn.ops.token_attention import knn_attention
+from attnknn.vit.bench import gathered
 
 _CHECKED: Final = 256  # queries whose neighbors are compared with those that torch finds
 _PIECE: Final = 2**28  # scores that a plain search holds at a time
@@ -140,7 +141,7 @@ def _attention(
     _check_attention(leaves, factors, size.k, backend)
     ways: Mapping[str, Callable[[], Tensor]] = {
         "ours": lambda: knn_attention(q, k, v, size.k, rank_weights=factors, backend=backend),
-        "gather": lambda: _gathered(q, k, v, factors),
+        "gather": lambda: gathered(q, k, v, factors, size.dim**-0.5),
         "sdpa": lambda: scaled_dot_product_attention(q, k, v),
     }
     slope = torch.randn_like(leaves[0])
@@ -173,14 +174,6 @@ def _check_attention(leaves: Sequence[Tensor], factors: Tensor, k: int, backend:
     alike = float((ours == others).float().mean())
     if alike < _FEWEST_ALIKE:
         raise AttnKNNError(f"{backend} token attention keeps other tokens than torch: {alike:.4f} are the same")
-
-
-def _gathered(q: Tensor, k: Tensor, v: Tensor, factors: Tensor) -> Tensor:
-    """Written straight down: all scores, the largest, their values gathered, one sum."""
-    scores, indices = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).topk(factors.shape[1], dim=-1)
-    rows = indices.flatten(2)[..., None].expand(-1, -1, -1, v.shape[-1])
-    near = v.gather(2, rows).view(*indices.shape, -1)
-    return torch.einsum("bhnk,bhnkc,ck->bhnc", scores.softmax(dim=-1), near, factors.to(v.dtype))
 
 
 def _timed(work: Callable[[], Any], device: torch.device) -> float:

@@ -100,11 +100,15 @@ class GatherAttention(_Projected):
 
     def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """All scores and all neighbors are held at once."""
-        scores, indices = (q @ k.transpose(-2, -1) * self.scale).topk(min(self.K, k.shape[2]), dim=-1)
-        rows = indices.flatten(2)[..., None].expand(-1, -1, -1, v.shape[-1])
-        near = v.gather(2, rows).view(*indices.shape, -1)
-        factors = self.conv.weight[:, 0, : indices.shape[-1]]
-        return torch.einsum("bhnk,bhnkc,ck->bhnc", scores.softmax(dim=-1), near, factors)
+        return gathered(q, k, v, self.conv.weight[:, 0, : k.shape[2]], self.scale)
+
+
+def gathered(q: Tensor, k: Tensor, v: Tensor, factors: Tensor, scale: float) -> Tensor:
+    """Attention to the nearest, written straight down; factors are (dim, K): all scores, the largest, one sum."""
+    scores, indices = (q @ k.transpose(-2, -1) * scale).topk(factors.shape[1], dim=-1)
+    rows = indices.flatten(2)[..., None].expand(-1, -1, -1, v.shape[-1])
+    near = v.gather(2, rows).view(*indices.shape, -1)
+    return torch.einsum("bhnk,bhnkc,ck->bhnc", scores.softmax(dim=-1), near, factors.to(v.dtype))
 
 
 class Contender(NamedTuple):
