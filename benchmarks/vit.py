@@ -2,8 +2,9 @@
 
     python benchmarks/vit.py --data cifar10 --seeds 3 --out runs/vit-cifar10 --save results/vit/cifar10.json
 
-Each (variant, seed) is a training of its own in a folder of its own, as ``attnknn vit train`` leaves it; what is
-there is not done again, so a run that is stopped goes on, and several may share the work by ``--variants``.
+Each (variant, seed) is a training of its own in a folder of its own, as ``attnknn vit train`` leaves it. What is
+there, or in the record that ``--save`` names, is not done again, so a run that is stopped goes on, elsewhere too;
+and the same command may be started several times at once: each training is taken by one of them.
 
 What a step costs is measured apart, with nothing else on the device, by the same command with ``--timing``: each
 variant trains a few dozen steps, and ``timing.json`` in the same folder says how long they took.
@@ -12,11 +13,13 @@ variant trains a few dozen steps, and ``timing.json`` in the same folder says ho
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import gc
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,7 @@ from attnknn.vit import ViT, ViTOptions, train_vit
 from attnknn.vit.frames import Frames, channel_stats
 
 TIMING = "timing.json"
+RESULTS = "results.json"
 Cells = dict[str, dict[int, dict[str, Any]]]
 """What each training left in results.json, by variant and seed."""
 
@@ -89,6 +93,8 @@ def main() -> None:
     asked = _arguments()
     device = training_device(asked.device, None)
     names = asked.variants.split(",") if asked.variants else list(VARIANTS)
+    if asked.save and asked.save.exists():
+        _laid_out(json.loads(asked.save.read_text()), asked.out)
     (_time_all if asked.timing else _train_all)(asked, names, device)
     if asked.save:
         record.write(asked.save, _report(asked.out), given_commit=asked.commit)
@@ -100,12 +106,39 @@ def _train_all(asked: argparse.Namespace, names: list[str], device: str) -> None
     for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
         for name in names:
             folder = asked.out / f"{name}-{seed}"
-            if (folder / "results.json").exists():
-                continue
-            data, config = data or _data(asked), _config(asked, name)
-            torch.compiler.reset()  # a process compiles one function only so often
-            found = run_vit(data, config, options, out=folder, seed=seed, device=device, given_commit=asked.commit)
-            print(f"{name} seed {seed}: {found.test.top1:.4f}", file=sys.stderr, flush=True)
+            with _claimed(folder) as mine:
+                if not mine or (folder / RESULTS).exists():
+                    continue
+                data, config = data or _data(asked), _config(asked, name)
+                torch.compiler.reset()  # a process compiles one function only so often
+                told = {"out": folder, "seed": seed, "device": device, "given_commit": asked.commit}
+                found = run_vit(data, config, options, **told)
+                print(f"{name} seed {seed}: {found.test.top1:.4f}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _claimed(folder: Path) -> Iterator[bool]:
+    """Whether this process may train what the folder is for; nobody else may until it is done, or dead."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "claim").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _laid_out(report: dict[str, Any], out: Path) -> None:
+    """Put what a record holds where it would lie had it been made here; what is there already stays."""
+    every = {
+        out / f"{name}-{seed}" / RESULTS: cell
+        for name, seeds in report["cells"].items()
+        for seed, cell in seeds.items()
+    }
+    for path, content in {**every, out / TIMING: {"variants": report["timing"]}}.items():
+        if not path.exists():
+            record.write_json(path, content)
 
 
 def _time_all(asked: argparse.Namespace, names: list[str], device: str) -> None:
@@ -203,19 +236,19 @@ def _options(asked: argparse.Namespace) -> ViTOptions:
         lr=asked.lr,
         weight_decay=0.05,
         scheduler="cosine",
-        augment=True,
+        augment=not asked.plain,
         use_amp=asked.amp,
         use_compiled=asked.compile,
     )
 
 
 def _report(out: Path) -> dict[str, Any]:
-    """Means over seeds with intervals, differences paired by seed, and the timing where there is one.
+    """Means over seeds with intervals, differences paired by seed, the timing where there is one, and all of it.
 
-    Seconds of the trainings are left out: several may have shared the device.
+    Seconds of the trainings are only in what each left: several may have shared the device.
     """
     cells: Cells = {}
-    for path in sorted(out.glob("*/results.json")):
+    for path in sorted(out.glob(f"*/{RESULTS}")):
         name, _, seed = path.parent.name.rpartition("-")
         cells.setdefault(name, {})[int(seed)] = json.loads(path.read_text())
     ordered = {name: cells[name] for name in VARIANTS if name in cells}
@@ -243,6 +276,8 @@ def _report(out: Path) -> dict[str, Any]:
         "differences": differences,
         "not_run": [name for name in VARIANTS if name not in cells],
         "environments": _environments(ordered, timed),
+        "timing": timed,
+        "cells": ordered,
     }
 
 
@@ -320,6 +355,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--plain", action="store_true", help="images as they are, neither shifted nor flipped")
     parser.add_argument("--amp", action="store_true")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--seeds", type=int, default=3, help="0 trains nothing")

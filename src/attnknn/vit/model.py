@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import torch
@@ -16,6 +16,8 @@ from attnknn.vit.heads import checked_count, checked_rate
 
 Pool = Literal["cls", "mean"]
 Positions = Literal["sinusoidal", "learned"]
+Block = Callable[[Tensor], Tensor]
+"""(batch, tokens, dim) to the same."""
 
 
 class Size(NamedTuple):
@@ -170,16 +172,19 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(d_hidden) if final_norm else nn.Identity()
         self.classifier = nn.Linear(d_hidden, checked_count(num_classes, "num_classes"))
 
-    def forward(self, images: Tensor) -> Tensor:
-        """(batch, classes) logits of images (batch, channels, height, width)."""
-        tokens = self.features(images)
+    def forward(self, images: Tensor, blocks: Iterable[Block] | None = None) -> Tensor:
+        """(batch, classes) logits of images (batch, channels, height, width).
+
+        ``blocks`` are taken in place of the model's own: the same ones, compiled, for example.
+        """
+        tokens = self.features(images, blocks)
         logits: Tensor = self.classifier(tokens[:, 0] if self.pool == "cls" else tokens.mean(dim=1))
         return logits
 
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor, blocks: Iterable[Block] | None = None) -> Tensor:
         """(batch, tokens, dim) after the last block; the class token, if there is one, is the first."""
         tokens = self._embedded(images)
-        for block in self.transformer_encoder:
+        for block in self.transformer_encoder if blocks is None else blocks:
             tokens = block(tokens)
         out: Tensor = self.norm(tokens)
         return out
