@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -204,7 +204,15 @@ def compiled(model: ViT, options: ViTOptions) -> Callable[[Tensor], Tensor]:
         return model
     if options.compile_mode != "default":
         return cast("Callable[[Tensor], Tensor]", torch.compile(model, mode=options.compile_mode))
-    return partial(model, blocks=[torch.compile(block) for block in model.transformer_encoder])
+    blocks = [torch.compile(block) for block in model.transformer_encoder]
+
+    def forward(images: Tensor) -> Tensor:
+        with warnings.catch_warnings():  # torch's compiler asks what a block is given for its gradient
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+            logits: Tensor = model(images, blocks)
+        return logits
+
+    return forward
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:
