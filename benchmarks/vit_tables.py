@@ -11,7 +11,7 @@ from image_tables import estimate
 
 Report = Mapping[str, Any]
 
-DATA = ("cifar10", "cifar100")
+DATA = ("cifar10", "cifar10-plain", "cifar100")
 SAMPLES = (16, 32)
 """How many random candidates were tried."""
 

@@ -10,7 +10,7 @@ import torch
 
 from attnknn.errors import CorruptModel, InvalidInput
 from attnknn.train import loop
-from attnknn.vit import ViT
+from attnknn.vit import ViT, training
 from attnknn.vit.frames import Frames, channel_stats, resized
 from attnknn.vit.grid import Draws, RandomSampler
 from attnknn.vit.saved import TrainedViT
@@ -259,13 +259,29 @@ def test_a_compiled_model_learns_the_same(monkeypatch, sampling):
     torch.testing.assert_close(*found)
 
 
-def test_every_image_counts_once_in_an_evaluation(monkeypatch):
-    from attnknn.vit import training
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it traces
+def test_a_block_is_compiled_once_for_all_that_are_alike(monkeypatch):
+    graphs = []
 
+    def counted(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counted, fullgraph=True))
+    monkeypatch.setattr(training, "_EVALUATED", 20)
+    net = model(num_layers=4)
+    options = ViTOptions(num_epochs=2, batch_size=30, use_compiled=True)
+    train_vit(net, frames(), frames(50, seed=2), options, seed=0)
+    assert len(graphs) == 2  # one to train with and one to validate with, its last part of 10 images included
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_every_image_counts_once_in_an_evaluation(monkeypatch, filled):
     net, asked = model().eval(), frames(50)
     at_once = evaluate(net, asked, ViTOptions())
     monkeypatch.setattr(training, "_EVALUATED", 7)
-    in_parts = evaluate(net, asked, ViTOptions())
+    in_parts = evaluate(net, asked, ViTOptions(), forward=net if filled else None)
     assert in_parts.top1 == at_once.top1
     assert in_parts.loss == pytest.approx(at_once.loss)
 
