@@ -22,6 +22,7 @@ BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
 MOST_KEPT: Final = 64
 WIDEST: Final = 128
 _MANY: Final = 4096  # tokens, from which wider tiles are faster
+_PARTS: Final = 64  # places where queries add to the gradient of the factors, so that few meet
 _TYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -176,11 +177,17 @@ def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, 
 
 
 def _made(q: Tensor, v: Tensor, kept: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for the result, its tokens before its heads: so they are merged for free; for the kept and weights."""
+    """Room for the result, for the kept and for their weights."""
     batch, heads, queries = q.shape[:3]
-    out = v.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2)
+    out = _by_token(v, queries)
     indices = torch.empty(batch, heads, queries, kept, dtype=torch.int32, device=q.device)
     return out, indices, torch.empty_like(indices, dtype=torch.float32)
+
+
+def _by_token(like: Tensor, tokens: int) -> Tensor:
+    """Room for (b, h, tokens, dim) with the tokens before the heads: so these are merged for free."""
+    batch, heads, _, dim = like.shape
+    return like.new_empty(batch, tokens, heads, dim).transpose(1, 2)
 
 
 @torch.library.custom_op("attnknn::token_attention_backward", mutates_args=())
@@ -209,14 +216,15 @@ def _backward(
         same = {"EUCLIDEAN": euclidean, "HAS_FACTORS": factors is not None, "HAS_KEEP": keep is not None}
         scatter = not torch.are_deterministic_algorithms_enabled()
         near, mixed = (torch.zeros_like(each, dtype=torch.float32) if scatter else None for each in (to_k, to_v))
-        rows = _query_tile(sizes)
+        rows = _query_tile(sizes, scatter)
         blocks = batch * heads * -(-queries // rows)
-        to_scores = None if scatter else torch.empty_like(weights)
-        parts = None if factors is None else q.new_empty(blocks, kept, width, dtype=torch.float32)
+        to_scores = torch.empty_like(weights)
+        many = min(blocks, _PARTS) if scatter else blocks  # one for each, or some that they add to
+        parts = None if factors is None else weights.new_zeros(many, kept, width)
         back_to_queries[(blocks,)](
             *(q, k, v, factors, keep, indices, weights, grad, to_q, near, mixed, to_scores, parts),
             *(step for each in (q, k, v, grad) for step in each.stride()[:3]),
-            *(heads, queries, tokens, dim, width, scale),
+            *(heads, queries, tokens, dim, width, many, scale),
             **sizes,
             **same,
             ROWS=rows,
@@ -254,7 +262,7 @@ def _backward_fake(
 def _made_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, factors: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    to_q, to_k, to_v = (each.new_empty(each.shape) for each in (q, k, v))
+    to_q, to_k, to_v = (_by_token(each, each.shape[2]) for each in (q, k, v))
     return to_q, to_k, to_v, grad.new_empty(0) if factors is None else torch.empty_like(factors)
 
 
@@ -296,9 +304,9 @@ def _search_tile(tokens: int) -> tuple[int, int]:
     return 16, 32 if tokens < _MANY else 64
 
 
-def _query_tile(sizes: dict[str, int]) -> int:
-    """Queries at a time, for one warp."""
-    return 16 if max(sizes["DIM"], sizes["WIDTH"]) <= 64 else 8
+def _query_tile(sizes: dict[str, int], scatter: bool) -> int:
+    """Queries at a time, for one warp: so few that their gradients stay in registers."""
+    return 16 if max(sizes["DIM"], sizes["WIDTH"]) <= (32 if scatter else 64) else 8
 
 
 _KEY_TILE: Final = 32, 128, 4

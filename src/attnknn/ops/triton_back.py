@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnknn.ops.triton_tokens import of_rank, rows_at
+from attnknn.ops.triton_tokens import rows_at
 
 
 @triton.jit
@@ -44,6 +44,7 @@ def back_to_queries(
     tokens,
     dim,
     width,
+    parts,
     scale,
     KEPT: tl.constexpr,
     RANKS: tl.constexpr,
@@ -56,74 +57,81 @@ def back_to_queries(
     SOFTMAX: tl.constexpr,
     SCATTER: tl.constexpr,
 ):
-    """Gradients of ROWS queries, of their scores, and their part of those of the factors.
+    """Gradients of ROWS queries, of their scores, and their share in one of several parts of those of the factors.
 
     Of a score that is a distance ``to_scores`` is twice the gradient of its square: what ``q - k`` is multiplied
-    with. ``to_q`` has the batch, head and row of ``q``, densely.
+    with. Gradients of queries, keys and values lie token by token, each with all its heads.
     """
     blocks = tl.cdiv(queries, ROWS)
     table = tl.program_id(0) // blocks
     batch, head = (table // heads).to(tl.int64), (table % heads).to(tl.int64)
     rows, ranks = (tl.program_id(0) % blocks) * ROWS + tl.arange(0, ROWS), tl.arange(0, RANKS)
     depth, channels = tl.arange(0, DIM), tl.arange(0, WIDTH)
+    if SCATTER:  # what a thread reads is what it adds: four numbers, as many as it can add to at once
+        depth, channels = tl.max_contiguous(depth, 4), tl.max_contiguous(channels, 4)
     asking = rows < queries
     own_k, own_v = k + batch * k_batch + head * k_head, v + batch * v_batch + head * v_head
     slopes = rows_at(grad + batch * g_batch + head * g_head, rows, g_row, channels, asking, width)
-
-    place = (table.to(tl.int64) * queries + rows)[:, None] * KEPT + ranks[None, :]
-    written = asking[:, None] & (ranks < KEPT)[None, :]
-    index = tl.load(indices + place, mask=written, other=-1)
-    share = tl.load(weights + place, mask=written, other=0.0)
-    kept = index >= 0
-    index = tl.where(kept, index, 0)
-    dropped = tl.full((ROWS, RANKS), 1.0, tl.float32)
-    if HAS_KEEP:
-        dropped = tl.load(keep + place, mask=written, other=0.0)
-
-    to_share = tl.zeros((ROWS, RANKS), tl.float32)
+    # What a rank needs is read from memory: to pick it out of registers takes longer.
+    linked = (table.to(tl.int64) * queries + rows) * KEPT
     for rank in range(KEPT):
-        link = of_rank(index, ranks, rank)
-        near = rows_at(own_v, link, v_row, channels, asking, width) * slopes
-        passed = of_rank(share * dropped, ranks, rank)
-        if SCATTER:
-            turn = slopes * passed[:, None]
-            if HAS_FACTORS:
-                turn *= tl.load(factors + rank * width + channels, mask=channels < width, other=0.0)[None, :]
-            to = to_v + (table.to(tl.int64) * tokens + link)[:, None] * width + channels[None, :]
-            tl.atomic_add(to, turn, mask=asking[:, None] & (channels < width)[None, :], sem="relaxed")
+        key = tl.maximum(tl.load(indices + linked + rank, mask=asking, other=0), 0)
+        passed = tl.load(weights + linked + rank, mask=asking, other=0.0)
+        if HAS_KEEP:
+            passed *= tl.load(keep + linked + rank, mask=asking, other=0.0)
+        turn, near = slopes, rows_at(own_v, key, v_row, channels, asking, width) * slopes
         if HAS_FACTORS:
-            part = to_factors + (tl.program_id(0).to(tl.int64) * KEPT + rank) * width + channels
-            tl.store(part, tl.sum(near * passed[:, None], axis=0), mask=channels < width)
-            near *= tl.load(factors + rank * width + channels, mask=channels < width, other=0.0)[None, :]
-        to_share = tl.where((ranks == rank)[None, :], tl.sum(near, axis=1)[:, None], to_share)
-    to_share = tl.where(kept, to_share * dropped, 0.0)
+            part = to_factors + ((tl.program_id(0) % parts) * KEPT + rank).to(tl.int64) * width + channels
+            gained = tl.sum(near * passed[:, None], axis=0)
+            if SCATTER:
+                tl.atomic_add(part, gained, mask=channels < width, sem="relaxed")
+            else:
+                tl.store(part, gained, mask=channels < width)
+            factor = tl.load(factors + rank * width + channels, mask=channels < width, other=0.0)
+            turn, near = turn * factor[None, :], near * factor[None, :]
+        tl.store(to_scores + linked + rank, tl.sum(near, axis=1), mask=asking)
+        if SCATTER:
+            to = to_v + ((batch * tokens + key) * heads + head)[:, None] * width + channels[None, :]
+            there = asking[:, None] & (channels < width)[None, :]
+            tl.atomic_add(to, turn * passed[:, None], mask=there, sem="relaxed")
+    tl.debug_barrier()
+
+    place = linked[:, None] + ranks[None, :]
+    written = asking[:, None] & (ranks < KEPT)[None, :]
+    share = tl.load(weights + place, mask=written, other=0.0)
+    to_share = tl.load(to_scores + place, mask=written, other=0.0)
+    if HAS_KEEP:
+        to_share *= tl.load(keep + place, mask=written, other=0.0)
+    to_share = tl.where(tl.load(indices + place, mask=written, other=-1) >= 0, to_share, 0.0)
     if SOFTMAX:
         to_share = share * (to_share - tl.sum(share * to_share, axis=1)[:, None]) * scale
     elif not EUCLIDEAN:
         to_share *= scale
+    tl.store(to_scores + place, to_share, mask=written)
+    tl.debug_barrier()
 
-    asked = rows_at(q + batch * q_batch + head * q_head, rows, q_row, depth, asking, dim)
     turned = tl.zeros((ROWS, DIM), tl.float32)
+    if EUCLIDEAN or SCATTER:
+        asked = rows_at(q + batch * q_batch + head * q_head, rows, q_row, depth, asking, dim)
     for rank in range(KEPT):
-        link = of_rank(index, ranks, rank)
-        beside = rows_at(own_k, link, k_row, depth, asking, dim)
+        key = tl.maximum(tl.load(indices + linked + rank, mask=asking, other=0), 0)
+        slope = tl.load(to_scores + linked + rank, mask=asking, other=0.0)
+        beside = rows_at(own_k, key, k_row, depth, asking, dim)
         if EUCLIDEAN:
             beside = asked - beside
             gap = tl.sqrt(tl.sum(beside * beside, axis=1))
             # The square root has no finite slope at 0; there the distance is a constant.
-            inverse = tl.where(gap == 0, 0.0, 1 / tl.where(gap == 0, 1.0, gap))
-            slope = -of_rank(to_share, ranks, rank) * inverse
+            slope *= -tl.where(gap == 0, 0.0, 1 / tl.where(gap == 0, 1.0, gap))
             if not SOFTMAX:
-                slope *= of_rank(share, ranks, rank) * of_rank(share, ranks, rank)
-            to_share = tl.where((ranks == rank)[None, :], slope[:, None], to_share)
-        turned += of_rank(to_share, ranks, rank)[:, None] * beside
+                weight = tl.load(weights + linked + rank, mask=asking, other=0.0)
+                slope *= weight * weight
+            tl.store(to_scores + linked + rank, slope, mask=asking)
+        turned += slope[:, None] * beside
         if SCATTER:
-            turn = of_rank(to_share, ranks, rank)[:, None] * (-beside if EUCLIDEAN else asked)
-            to = to_k + (table.to(tl.int64) * tokens + link)[:, None] * dim + depth[None, :]
-            tl.atomic_add(to, turn, mask=asking[:, None] & (depth < dim)[None, :], sem="relaxed")
-    if not SCATTER:
-        tl.store(to_scores + place, to_share, mask=written)
-    to = to_q + (table.to(tl.int64) * queries + rows)[:, None] * dim + depth[None, :]
+            to = to_k + ((batch * tokens + key) * heads + head)[:, None] * dim + depth[None, :]
+            there = asking[:, None] & (depth < dim)[None, :]
+            tl.atomic_add(to, slope[:, None] * (-beside if EUCLIDEAN else asked), mask=there, sem="relaxed")
+    to = to_q + ((batch * queries + rows) * heads + head)[:, None] * dim + depth[None, :]
     tl.store(to, turned.to(to_q.dtype.element_ty), mask=asking[:, None] & (depth < dim)[None, :])
 
 
@@ -214,7 +222,7 @@ def back_to_keys(
     if EUCLIDEAN:
         own = rows_at(k + batch * k_batch + head * k_head, columns, k_row, depth, columns < tokens, dim)
         near = total[:, None] * own - near
-    row = (table.to(tl.int64) * tokens + columns)[:, None]
+    row = ((batch * tokens + columns) * heads + head)[:, None]
     known = (columns < tokens)[:, None]
     tl.store(
         to_k + row * dim + depth[None, :],

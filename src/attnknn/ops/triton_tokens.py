@@ -253,13 +253,17 @@ def select_weigh_combine(
     written = asking[:, None] & (ranks < KEPT)[None, :]
     tl.store(indices + place, tl.where(kept, index, -1), mask=written)
     tl.store(weights + place, share, mask=written)
-    if HAS_KEEP:
-        share *= tl.load(keep + place, mask=written, other=0.0)
-    mixed = tl.zeros((ROWS, WIDTH), tl.float32)
+    # What a rank needs is read back from memory: to pick it out of registers takes longer.
+    tl.debug_barrier()
+    mixed, linked = tl.zeros((ROWS, WIDTH), tl.float32), (table.to(tl.int64) * queries + rows) * KEPT
     for rank in range(KEPT):
-        near = rows_at(own_v, of_rank(index, ranks, rank), v_row, channels, asking, width)
+        key = tl.maximum(tl.load(indices + linked + rank, mask=asking, other=0), 0)
+        passed = tl.load(weights + linked + rank, mask=asking, other=0.0)
+        if HAS_KEEP:
+            passed *= tl.load(keep + linked + rank, mask=asking, other=0.0)
+        near = rows_at(own_v, key, v_row, channels, asking, width)
         if HAS_FACTORS:
             near *= tl.load(factors + rank * width + channels, mask=channels < width, other=0.0)[None, :]
-        mixed += of_rank(share, ranks, rank)[:, None] * near
+        mixed += passed[:, None] * near
     to = out + batch * out_batch + head * out_head + rows[:, None].to(tl.int64) * out_row + channels[None, :]
     tl.store(to, mixed.to(out.dtype.element_ty), mask=asking[:, None] & (channels < width)[None, :])
