@@ -246,7 +246,7 @@ def updated(page: str, results: Path) -> str:
         "image-new-class": lambda: image_tables.taught(recorded(results, "new-class", image_tables.DATA)),
         "vit": lambda: vit_tables.details(token_layers(results, vit_tables.DATA)),
         "vit-224": lambda: vit_tables.beside(token_layers(results, ("cifar10-224",))),
-        "all": lambda: answers(recorded(results, "all", ("iris", *DATA))),
+        "all": lambda: answers(recorded(results, "all", ("iris", *DATA, "wine-quality-red-good"))),
         "speed": lambda: speed(json.loads((results / "synthetic/bench.json").read_text())),
     }
     for name, section in made.items():
