@@ -78,7 +78,6 @@ def best_keys(queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, c
     triton_search.best_keys[(blocks, parts)](
         *(queries, keys, factors, offsets, found),
         *(queries.stride(0), keys.stride(0), asking, len(keys), dim, part),
-        KEPT=count,
         RANKS=count,
         DIM=chunk,
         ROWS=rows,

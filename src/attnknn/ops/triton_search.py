@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnknn.ops.triton_tokens import DEAD, OWN, UNFILLED, admitted
+from attnknn.ops.triton_tokens import DEAD, admitted, nothing_yet, pack
 
 
 @triton.jit
@@ -28,7 +28,6 @@ def best_keys(
     there,
     dim,
     part,
-    KEPT: tl.constexpr,
     RANKS: tl.constexpr,
     DIM: tl.constexpr,
     ROWS: tl.constexpr,
@@ -45,10 +44,7 @@ def best_keys(
     own = queries + rows[:, None].to(tl.int64) * q_row + depth[None, :]
     begin = tl.program_id(1) * part
     stop = tl.minimum(begin + part, there)
-    # Places that keys compete for hold distinct values below all scores; the others are never the least.
-    empty = ranks.to(tl.int64) + (DEAD + 1)
-    best = tl.where(ranks < KEPT, empty, OWN)[None, :] + tl.zeros((ROWS, 1), tl.int64)
-    least = tl.min(best, axis=1)
+    best, beside = nothing_yet(ROWS, RANKS, RANKS)
     floor = tl.where(known, float("-inf"), float("inf"))
     factor = tl.load(factors + rows, mask=known, other=0.0)[:, None]
     asked = tl.load(own, mask=known[:, None] & (depth < dim)[None, :], other=0.0)
@@ -56,8 +52,8 @@ def best_keys(
         columns = start + tl.arange(0, COLUMNS)
         inside = columns < stop
         near = keys + columns[None, :].to(tl.int64) * k_row + depth[:, None]
-        beside = tl.load(near, mask=inside[None, :] & (depth < dim)[:, None], other=0.0)
-        scores = tl.dot(asked, beside, input_precision=PRECISION)
+        right = tl.load(near, mask=inside[None, :] & (depth < dim)[:, None], other=0.0)
+        scores = tl.dot(asked, right, input_precision=PRECISION)
         if CHUNKED:
             for at in range(DIM, dim, DIM):
                 more = (depth < dim - at)[None, :]
@@ -65,10 +61,10 @@ def best_keys(
                 right = tl.load(near + at, mask=inside[None, :] & (depth < dim - at)[:, None], other=0.0)
                 scores = tl.dot(left, right, acc=scores, input_precision=PRECISION)
         scores = scores * factor + tl.load(offsets + columns, mask=inside, other=float("-inf"))[None, :]
-        best, least, floor = admitted(scores, columns, best, least, floor)
-    best = tl.sort(tl.where((ranks < KEPT)[None, :], best, DEAD), 1, descending=True)
+        best, beside, floor = admitted(scores, columns, best, beside, floor)
+    packed = tl.sort(tl.where(best > float("-inf"), pack(best, beside), DEAD), 1, descending=True)
     place = (tl.program_id(1).to(tl.int64) * asking + rows)[:, None] * RANKS + ranks[None, :]
-    tl.store(found + place, tl.where(best > UNFILLED, best, DEAD), mask=known[:, None])
+    tl.store(found + place, packed, mask=known[:, None])
 
 
 @triton.jit

@@ -10,8 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-DEAD = tl.constexpr(-(2**63))  # below every key: a score that was hidden, or taken
-UNFILLED = tl.constexpr(-(2**63) + 4096)  # below every score, above the places that no key has taken
+DEAD = tl.constexpr(-(2**63))  # below every key: there is none
 OWN = tl.constexpr(2**63 - 1)  # above every key: the query itself
 LAST = tl.constexpr(2**31 - 1)
 _NEAR = tl.constexpr(1e-8)  # added to a distance before it is inverted
@@ -38,22 +37,29 @@ def _column_of(key):
 
 
 @triton.jit
-def admitted(scores, columns, best, least, floor):
-    """The best, joined by scores of a tile that exceed the least of them; and that least, packed and as a score.
+def nothing_yet(ROWS: tl.constexpr, PLACES: tl.constexpr, RANKS: tl.constexpr):
+    """Scores and columns (ROWS, RANKS) of the best before there are any; only the first PLACES are competed for."""
+    ranks = tl.arange(0, RANKS)[None, :] + tl.zeros((ROWS, 1), tl.int32)
+    return tl.where(ranks < PLACES, float("-inf"), float("inf")), -ranks + LAST
 
-    Columns ascend from tile to tile, so a score that ties with the least comes too late. Places without a key hold
-    distinct values below all scores.
+
+@triton.jit
+def admitted(scores, columns, best, beside, floor):
+    """The best scores and their columns, joined by those of a tile that exceed the least of them, and that least.
+
+    Columns ascend from tile to tile, so a score that ties with the least comes too late; of several that are the
+    least, the highest column leaves.
     """
     top = tl.max(scores, axis=1)
     while tl.max((top > floor).to(tl.int32), axis=0) > 0:
         column = tl.min(tl.where(scores == top[:, None], columns[None, :], LAST), axis=1)
-        enters = (top > floor)[:, None] & (best == least[:, None])
-        best = tl.where(enters, pack(top, column)[:, None], best)
-        least = tl.min(best, axis=1)
-        floor = tl.where(least > UNFILLED, score_of(least), floor)
+        last = tl.max(tl.where(best == floor[:, None], beside, -1), axis=1)
+        enters = (top > floor)[:, None] & (beside == last[:, None])
+        best, beside = tl.where(enters, top[:, None], best), tl.where(enters, column[:, None], beside)
+        floor = tl.min(best, axis=1)
         scores = tl.where(columns[None, :] == column[:, None], float("-inf"), scores)
         top = tl.max(scores, axis=1)
-    return best, least, floor
+    return best, beside, floor
 
 
 @triton.jit
@@ -95,37 +101,36 @@ def _searched(
 ):
     """The best keys of each query, packed (ROWS, RANKS), best first; with candidates the query before them."""
     ranks, depth = tl.arange(0, RANKS), tl.arange(0, DIM)
-    # Places that keys compete for hold distinct values below all scores; the others are never the least.
     places: tl.constexpr = KEPT - 1 if HAS_CANDIDATES else KEPT
-    empty = ranks.to(tl.int64) + (DEAD + 1)
-    best = tl.where(ranks < places, empty, OWN)[None, :] + tl.zeros((ROWS, 1), tl.int64)
-    least = tl.min(best, axis=1)
-    floor = tl.full((ROWS,), float("-inf") if places > 0 else float("inf"), tl.float32)
+    best, beside = nothing_yet(ROWS, places, RANKS)
+    floor = tl.where(asking, tl.min(best, axis=1), float("inf"))
+    within = tl.arange(0, COLUMNS)[None, :] * k_row + depth[:, None]  # a tile, the same in each
     for start in range(0, stop, COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         there = columns < keys
+        where = own_k + tl.cast(start, tl.int64) * k_row + within
         if HAS_CANDIDATES:
             columns = tl.load(candidates + columns, mask=there, other=0).to(tl.int32)
             there &= (columns >= 0) & (columns < tokens)
-        near = tl.load(
-            own_k + columns[None, :].to(tl.int64) * k_row + depth[:, None],
-            mask=there[None, :] & (depth < dim)[:, None],
-            other=0.0,
-        )
+            where = own_k + columns[None, :].to(tl.int64) * k_row + depth[:, None]
+        near = tl.load(where, mask=there[None, :] & (depth < dim)[:, None], other=0.0)
         scores = tl.dot(asked, near, input_precision=PRECISION)
         if EUCLIDEAN:
             wide = near.to(tl.float32)
             scores -= (tl.sum(wide * wide, axis=0) * 0.5)[None, :]
         if HAS_PADDING:
             there &= tl.load(padding + columns, mask=there, other=1) == 0
-        seen = there[None, :] & asking[:, None]
-        if CAUSAL:
-            seen &= columns[None, :] <= rows[:, None]
-        if HAS_CANDIDATES:
-            seen &= columns[None, :] != rows[:, None]
         scores = tl.where(scores == scores, scores, float("inf"))  # what is not a number must be seen
-        best, least, floor = admitted(tl.where(seen, scores, float("-inf")), columns, best, least, floor)
-    return tl.sort(tl.where((ranks < KEPT)[None, :], best, DEAD), 1, descending=True)
+        scores = tl.where(there[None, :], scores, float("-inf"))
+        if CAUSAL:
+            scores = tl.where(columns[None, :] <= rows[:, None], scores, float("-inf"))
+        if HAS_CANDIDATES:
+            scores = tl.where(columns[None, :] != rows[:, None], scores, float("-inf"))
+        best, beside, floor = admitted(scores, columns, best, beside, floor)
+    packed = tl.where((ranks < places)[None, :] & (best > float("-inf")), pack(best, beside), DEAD)
+    if HAS_CANDIDATES:
+        packed = tl.where((ranks == places)[None, :], OWN, packed)
+    return tl.sort(packed, 1, descending=True)
 
 
 @triton.jit
@@ -236,7 +241,7 @@ def select_weigh_combine(
         EUCLIDEAN,
         PRECISION,
     )
-    kept = best > UNFILLED
+    kept = best > DEAD
     index, score = tl.where(kept, _column_of(best), 0), tl.where(kept, score_of(best), 0.0)
     if HAS_CANDIDATES:
         itself, visible = best == OWN, asking
