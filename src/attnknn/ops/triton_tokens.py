@@ -38,7 +38,7 @@ def _column_of(key):
 
 @triton.jit
 def nothing_yet(ROWS: tl.constexpr, PLACES: tl.constexpr, RANKS: tl.constexpr):
-    """Scores and columns (ROWS, RANKS) of the best before there are any; only the first PLACES are competed for."""
+    """Scores and columns (ROWS, RANKS) of the best before there are any; keys compete for the first PLACES."""
     ranks = tl.arange(0, RANKS)[None, :] + tl.zeros((ROWS, 1), tl.int32)
     return tl.where(ranks < PLACES, float("-inf"), float("inf")), -ranks + LAST
 
