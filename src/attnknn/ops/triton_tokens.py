@@ -56,7 +56,7 @@ def admitted(scores, columns, best, beside, floor):
         last = tl.max(tl.where(best == floor[:, None], beside, -1), axis=1)
         enters = (top > floor)[:, None] & (beside == last[:, None])
         best, beside = tl.where(enters, top[:, None], best), tl.where(enters, column[:, None], beside)
-        floor = tl.min(best, axis=1)
+        floor = tl.where(top > floor, tl.min(best, axis=1), floor)  # a row without a query keeps its own
         scores = tl.where(columns[None, :] == column[:, None], float("-inf"), scores)
         top = tl.max(scores, axis=1)
     return best, beside, floor
