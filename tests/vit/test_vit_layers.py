@@ -630,3 +630,28 @@ def test_options_of_other_layers_are_left_out():
     assert {"convolution_type", "softmax_topk_val", "kernel_size", "branch_ratio", "sparse_mode"} < everything
     assert isinstance(create_layer("Attention", 12, K=9, kernel_size=3, branch_ratio=0.5), MultiHeadAttention)
     assert create_layer("BranchConv", 12, K=5, kernel_size=3, branch_ratio=0.5).convnn.K == 5
+
+
+def test_a_backward_pass_within_autocast_gives_the_same_gradient():
+    torch.manual_seed(0)
+    layer, found = create_layer("ConvNNAttention", dim=24, num_heads=3, K=4, convolution_type="standard"), []
+    for within in (True, False):
+        given = torch.randn(2, 17, 24, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = layer(given).float().square().sum()
+            if within:
+                loss.backward()
+        if not within:
+            loss.backward()
+        found.append(given.grad)
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"num_heads": 1.5}, {"K": 10**20}, {"K": None}, {"K": float("nan")}, {"K": "9"}],
+    ids=str,
+)
+def test_counts_that_are_no_counts_are_refused_in_words(change):
+    with pytest.raises(InvalidInput, match="must be a whole number below"):
+        create_layer("KvtAttention", **{"dim": 24, "num_heads": 3, **change})

@@ -225,11 +225,12 @@ class _MatrixSums(torch.autograd.Function):
         grad, values = _flat(grads[0]), _flat(v)
         shares, by_rank = _flat(weights).to(grad.dtype), matrices.to(grad.dtype).permute(2, 0, 1).contiguous()
         to_weights, to_matrices = torch.empty_like(shares), torch.empty_like(by_rank)
-        for rank, matrix in enumerate(by_rank):
-            near = values.index_select(0, rows[:, rank])
-            to_weights[:, rank] = ((grad @ matrix) * near).sum(dim=-1)
-            to_matrices[rank] = grad.T @ (near * shares[:, rank, None])
-        to_v = _ranked_back(grad, by_rank, shares, order, starts, len(v))
+        with without_autocast(grad.device):  # a backward pass may be asked for within autocast, too
+            for rank, matrix in enumerate(by_rank):
+                near = values.index_select(0, rows[:, rank])
+                to_weights[:, rank] = ((grad @ matrix) * near).sum(dim=-1)
+                to_matrices[rank] = grad.T @ (near * shares[:, rank, None])
+            to_v = _ranked_back(grad, by_rank, shares, order, starts, len(v))
         to_given = to_matrices.permute(1, 2, 0).to(matrices.dtype)
         return _heads(to_weights, weights), _heads(to_v, v), to_given, None, None, None
 
