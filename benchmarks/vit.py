@@ -34,6 +34,7 @@ from attnknn.study import record
 from attnknn.study.vit_run import VitData, run_vit
 from attnknn.vit import ViT, ViTOptions, train_vit
 from attnknn.vit.frames import Frames, channel_stats
+from attnknn.vit.settings import SELECTIONS
 
 TIMING = "timing.json"
 RESULTS = "results.json"
@@ -136,6 +137,8 @@ def _laid_out(report: dict[str, Any], out: Path) -> None:
         for name, seeds in report["cells"].items()
         for seed, cell in seeds.items()
     }
+    for cell in every.values():
+        cell["options"].setdefault("select", "loss")  # older ones could not choose
     for path, content in {**every, out / TIMING: {"variants": report["timing"]}}.items():
         if not path.exists():
             record.write_json(path, content)
@@ -237,6 +240,7 @@ def _options(asked: argparse.Namespace) -> ViTOptions:
         weight_decay=0.05,
         scheduler="cosine",
         augment=not asked.plain,
+        select=asked.select,
         use_amp=asked.amp,
         use_compiled=asked.compile,
     )
@@ -356,6 +360,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--plain", action="store_true", help="images as they are, neither shifted nor flipped")
+    parser.add_argument("--select", choices=SELECTIONS, default="accuracy", help="what the best epoch is best in")
     parser.add_argument("--amp", action="store_true")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--seeds", type=int, default=3, help="0 trains nothing")

@@ -130,6 +130,13 @@ TRAINING: Final = (
         *("How hard the compiler tries; torch has no reduce-memory.", _TRAINING),
     ),
     Flag("clip_grad_norm", 1.0, float, "Greatest norm of the gradient; 0 does not clip.", _TRAINING),
+    Flag(
+        "select",
+        "accuracy",
+        ("accuracy", "loss"),
+        "What the best epoch is best in, on held-out images.",
+        _TRAINING,
+    ),
     Flag("criterion", "CrossEntropy", ("CrossEntropy", "MSE"), "Loss.", _STEPS),
     Flag("optimizer", "adamw", ("adam", "sgd", "adamw"), "Optimizer.", _STEPS),
     Flag("lr", 1e-3, float, "Learning rate.", _STEPS),

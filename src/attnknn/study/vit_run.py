@@ -107,7 +107,7 @@ def run_vit(
         checkpoint=out / LAST,
         fingerprint=digest(dict(trained.config), (data.train, data.train_codes)),
         progress=f"training {_layers(trained.model)}" if progress else None,
-        on_epoch=_log_of(out, first, texts),
+        on_epoch=_kept_of(out, first, texts, trained),
     )
     for name, lines in texts.items():
         _write_lines(out / name, lines)
@@ -161,8 +161,13 @@ def _begun(
     return trained, parts[0], parts[1]
 
 
-def _log_of(out: Path, first: str, texts: Mapping[str, Sequence[str]]) -> Callable[[dict[str, Any]], None]:
-    """Adds a line for each epoch as it ends; the texts are written with the first, when the run is accepted."""
+def _kept_of(
+    out: Path, first: str, texts: Mapping[str, Sequence[str]], trained: TrainedViT
+) -> Callable[[dict[str, Any]], None]:
+    """Adds a line for each epoch as it ends, and saves the model where it is the best so far.
+
+    The texts are written with the first, when the run is accepted.
+    """
     path = out / LOG
 
     def write(numbers: dict[str, Any]) -> None:
@@ -172,6 +177,8 @@ def _log_of(out: Path, first: str, texts: Mapping[str, Sequence[str]]) -> Callab
                 _write_lines(out / name, lines)
         with path.open("a", encoding="utf-8") as file:
             file.write(epoch_line(numbers) + "\n")
+        if numbers["best_epoch"] == numbers["epoch"]:
+            trained.save(out / BEST)
 
     return write
 

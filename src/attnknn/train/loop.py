@@ -94,7 +94,7 @@ def run(
     progress: str | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
 ) -> History:
-    """Train ``task.model`` in place; it ends in eval mode with the weights of the best validation NLL.
+    """Train ``task.model`` in place; it ends in eval mode with the weights of the best epoch, by ``options.best``.
 
     Two runs with the same seed are equal, to the bit on the CPU. The global random state of torch is left alone.
 
@@ -108,7 +108,7 @@ def run(
             and ends as if it had never been interrupted.
         fingerprint: Of data and settings: a checkpoint with another one is refused.
         progress: Title of a progress bar on the terminal.
-        on_epoch: Called with the numbers of each epoch, once it is saved.
+        on_epoch: Called with the numbers of each epoch, and ``best_epoch`` so far, once it is saved.
     """
     device = _checked_device(torch.device(device), options.precision)
     identity = _identity(task, options, device, {"fingerprint": fingerprint, "seed": seed, "last": last})
@@ -126,7 +126,7 @@ def run(
                 bar.epoch(numbers)
                 if on_epoch is not None:
                     with random_kept(device):  # whatever it draws
-                        on_epoch(dict(numbers))
+                        on_epoch({**numbers, "best_epoch": training.best_epoch})
     return training.end()
 
 
@@ -157,7 +157,7 @@ class _Training:
         self.next = 0 if options.validate_first else 1
         self.history: list[dict[str, float]] = []
         self.best: State | None = None
-        self.best_epoch, self.best_nll = 0, math.inf
+        self.best_epoch, self.best_score = 0, math.inf  # the less, the better
 
     @property
     def stopped_early(self) -> bool:
@@ -245,14 +245,15 @@ class _Training:
             if not scores:
                 _refuse_unread(self.options)
                 return {}
-            if "nll" not in scores:
-                raise InvalidInput(f"validation at epoch {self.next} must give an nll, got {scores}")
-            nll = scores["nll"]
-            if math.isnan(nll):
+            for name in ("nll", self.options.best):
+                if name not in scores:
+                    raise InvalidInput(f"validation at epoch {self.next} must give {name}, got {scores}")
+            if math.isnan(scores["nll"]):
                 raise TrainingDiverged(f"validation gives nan at epoch {self.next}: a lower lr or clip may help")
-            if self.best is None or nll < self.best_nll:
+            score = scores["nll"] if self.options.best == "nll" else -scores[self.options.best]
+            if self.best is None or score < self.best_score:
                 self.best = {name: each.clone() for name, each in tensors_of(self.model).items()}
-                self.best_epoch, self.best_nll = self.next, nll
+                self.best_epoch, self.best_score = self.next, score
         return {f"validation_{name}": value for name, value in scores.items()}
 
     def state(self) -> dict[str, Any]:
@@ -284,11 +285,11 @@ class _Training:
             put(chosen, tensors_of(self.model))
         self.model.eval()
         best_epoch = self.next - 1 if self.best is None else self.best_epoch
-        best_nll = None if self.best is None else self.best_nll
+        best_nll = next((each.get("validation_nll") for each in self.history if each["epoch"] == best_epoch), None)
         return History(tuple(self.history), best_epoch, best_nll, self.stopped_early)
 
 
-_PLAIN = ("next", "history", "best", "best_epoch", "best_nll")  # saved as they are
+_PLAIN = ("next", "history", "best", "best_epoch", "best_score")  # saved as they are
 
 
 def _identity(task: Task, options: LoopOptions, device: torch.device, given: Mapping[str, Any]) -> dict[str, str]:

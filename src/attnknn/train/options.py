@@ -34,7 +34,8 @@ class LoopOptions:
         lr_gamma: Factor; of ``step`` and ``plateau``, where None is 0.1.
         clip: Greatest norm of the gradient, or None.
         ema: Decay of the moving average of the weights, or None for no average.
-        patience: Epochs without a better validation NLL before the end, or None to run all.
+        best: The validation score that the best epoch is chosen by: the least ``nll``, or the most of another.
+        patience: Epochs without a better one before the end, or None to run all.
         precision: ``bfloat16`` computes the losses under autocast.
         validate_first: Whether the untrained model is a candidate for the best.
         validate_every: Epochs from one validation to the next; the last epoch is always validated.
@@ -52,6 +53,7 @@ class LoopOptions:
     lr_gamma: float | None = None
     clip: float | None = None
     ema: float | None = None
+    best: str = "nll"
     patience: int | None = None
     precision: Precision = "float32"
     validate_first: bool = False

@@ -14,6 +14,8 @@ Criterion = Literal["CrossEntropy", "MSE"]
 CRITERIA: Final[tuple[Criterion, ...]] = get_args(Criterion)
 Scheduler = Literal["step", "cosine", "plateau", "none"]
 SCHEDULERS: Final[tuple[Scheduler, ...]] = get_args(Scheduler)
+Selection = Literal["accuracy", "loss"]
+SELECTIONS: Final[tuple[Selection, ...]] = get_args(Selection)
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
 COMPILE_MODES: Final[tuple[CompileMode, ...]] = get_args(CompileMode)
 
@@ -44,6 +46,7 @@ class ViTOptions:
         clip_grad_norm: Greatest norm of the gradient; 0 does not clip.
         augment: Whether images are shifted by up to 4 pixels and flipped at random.
         noise: Standard deviation of normal noise that is added to training images, after normalization.
+        select: What the best epoch has most of, or least, on the validation images: ``accuracy`` or ``loss``.
         use_amp: Whether to compute in bfloat16 where that is safe.
         use_compiled: Whether torch compiles the model: slow to start, then faster.
         compile_mode: ``default``, ``reduce-overhead`` or ``max-autotune``.
@@ -62,6 +65,7 @@ class ViTOptions:
     clip_grad_norm: float = 1.0
     augment: bool = False
     noise: float = 0.0
+    select: Selection = "accuracy"
     use_amp: bool = False
     use_compiled: bool = False
     compile_mode: CompileMode = "default"
@@ -71,6 +75,7 @@ class ViTOptions:
             ("criterion", CRITERIA),
             ("optimizer", OPTIMIZERS),
             ("scheduler", SCHEDULERS),
+            ("select", SELECTIONS),
             ("compile_mode", COMPILE_MODES),
         ):
             if getattr(self, name) not in known:
@@ -95,6 +100,7 @@ class ViTOptions:
             lr_step=self.lr_step if schedule == "step" else None,
             lr_gamma=self.lr_gamma if schedule in ("step", "plateau") else None,
             clip=self.clip_grad_norm or None,
+            best={"accuracy": "top1", "loss": "nll"}[self.select],
             precision="bfloat16" if self.use_amp else "float32",
         )
 

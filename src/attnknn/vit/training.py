@@ -117,7 +117,7 @@ def train_vit(
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     last: int | None = None,
 ) -> History:
-    """Train a ViT in place; it ends with the weights of its best epoch, by the loss of ``held``.
+    """Train a ViT in place; it ends with the weights of its best epoch, by ``held``.
 
     Args:
         model: What to train.
@@ -128,7 +128,7 @@ def train_vit(
         checkpoint: File to save to after each epoch and to go on from.
         fingerprint: Of data and model: a checkpoint with another one is refused.
         progress: Title of a progress bar.
-        on_epoch: Called with the numbers of each epoch.
+        on_epoch: Called with the numbers of each epoch, and ``best_epoch`` so far.
         last: Stop after this epoch, on the schedule of all.
     """
     return run(
