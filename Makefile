@@ -86,7 +86,7 @@ CONTROLLED = attention,attention-random-32,kvt,convnn,convnn-random-32
 VIT_10 = $(VIT) --data cifar10 --select loss --seeds 3 --out runs/vit-cifar10
 VIT_PLAIN = $(VIT) --data cifar10 --plain --seeds 3 --variants $(CONTROLLED) --out runs/vit-plain
 VIT_100 = $(VIT) --data cifar100 --plain --seeds 3 --variants $(CONTROLLED) --out runs/vit-cifar100
-VIT_224 = $(VIT) --data cifar10 --plain --seeds 1 --resize 224 --patch-size 16 --variants attention,convnn --out runs/vit-224
+VIT_224 = $(VIT) --data cifar10 --plain --seeds 1 --epochs 15 --resize 224 --patch-size 16 --variants attention,convnn --out runs/vit-224
 
 # Trainings may share the GPU with others, the same command started again; the timing may not. Both go on from the record.
 vit-results: setup  ## Token layers side by side on CIFAR; needs a GPU, and the original files in ATTNKNN_DATA

@@ -323,6 +323,7 @@ def _scores(found: dict[int, dict[str, Any]], seeds: list[int]) -> dict[str, Any
     each = [found.get(seed) for seed in seeds]
     return {
         "accuracy": _interval([one and _accuracy(one) for one in each]),
+        "validation_accuracy": _interval([one and max(map(_validated, one["epochs"])) for one in each]),
         "nll": _interval([one and one["test"]["loss"] for one in each]),
         "train_accuracy": _interval([one and one["epochs"][-1]["train_top1"] for one in each]),
     }
@@ -330,6 +331,10 @@ def _scores(found: dict[int, dict[str, Any]], seeds: list[int]) -> dict[str, Any
 
 def _accuracy(one: dict[str, Any]) -> float:
     return float(one["test"]["top1"])
+
+
+def _validated(epoch: dict[str, Any]) -> float:
+    return float(epoch["validation_top1"])
 
 
 def _interval(values: Sequence[float | None]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def beside(reports: Sequence[Report]) -> str:
 
 def _table(report: Report, *, others: bool = False) -> list[str]:
     told = ["published accuracy"] * others
-    titles = ["variant", "accuracy", *told, "while training", "*n*", "parameters", "GFLOPs", "ms / step", "memory"]
+    titles = ["variant", "accuracy", *told, "validation", "while training", "*n*", "parameters", "GFLOPs", "ms / step", "memory"]
     return [
         f"**{report['config']['data']}**, {_recipe(report['config'])}:",
         "",
@@ -51,6 +51,7 @@ def _recipe(config: Mapping[str, Any]) -> str:
         f"{options['num_epochs']} epochs of {options['optimizer']} at {options['lr']:g}, {rate}",
         f"weight decay {options['weight_decay']:g}",
         f"batches of {options['batch_size']}",
+        f"the best of them by validation {options['select']}",
         "shifted and flipped" if options["augment"] else "not augmented",
         "bfloat16" if options["use_amp"] else "float32",
         *["compiled"] * options["use_compiled"],
@@ -66,6 +67,7 @@ def _row(report: Report, name: str, *, others: bool) -> str:
         f"`{name}`",
         estimate(scores["accuracy"]),
         *[_published(report["config"]["data"], about["config"])] * others,
+        estimate(scores["validation_accuracy"]),
         estimate(scores["train_accuracy"]),
         str(sum(value is not None for value in scores["accuracy"]["values"])),
         f"{about['parameters']:,}",
