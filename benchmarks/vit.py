@@ -80,6 +80,9 @@ PAIRS = (
     ("attention-random-32", "attention"),
     ("convnn-random-16", "attention"),
     ("convnn-random-32", "attention"),
+    ("local", "attention"),
+    ("neighborhood-2d", "attention"),
+    ("branch-conv", "attention"),
 )
 """First minus second, paired by seed."""
 
