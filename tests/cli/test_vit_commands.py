@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from attnknn.cli import vit_flags
 from attnknn.data.png import png
+from attnknn.vit import ViTOptions, memory
+from attnknn.vit.memory import least_need
+from attnknn.vit.training import ViTTask
 
 SMALL = (
     *("--resize", 16, "--patch_size", 8, "--num_layers", 2, "--d_hidden", 12, "--d_mlp", 24, "--num_heads", 2),
@@ -93,6 +98,80 @@ def test_a_finished_training_is_not_done_again(run, attnknn, photos):
     assert "lr: 0.001" in (run / "args.txt").read_text()  # of the run that is there
 
 
+@pytest.mark.parametrize(
+    ("given", "messages"),
+    [
+        (("--K", 2), ["another training: K is 3 there, 2 here; choose another folder (--output_dir"]),
+        (("--layer", "KvtAttention"), ["layer is ConvNNAttention there, KvtAttention here; choose"]),
+        (
+            ("--d_hidden", 24, "--batch_size", 8),
+            ["d_hidden is 12 there, 24 here; batch_size is 16 there, 8 here; c"],
+        ),
+        (("--resize", 24), ["img_size is 16 there, 24 here"]),
+        (("--noise", 0.5, "--seed", 3), ["noise is 0.0 there, 0.5 here", "seed is 0 there, 3 here"]),
+        (("--select", "loss"), ["another training: select is accuracy there, loss here; choose"]),
+        (
+            ("--num_epochs", 3, "--use_amp"),
+            ["num_epochs is 2 there, 3 here; use_amp is False there, True here; choose"],
+        ),
+        (("--scheduler", "step"), ["scheduler is none there, step here; lr_step is None there, 20 here"]),
+    ],
+)
+def test_what_another_run_in_the_folder_differs_in_is_told_by_name(run, attnknn, photos, given, messages):
+    before = (run / "last.pt").read_bytes()
+    base = ("--dataset", photos, "--layer", "ConvNNAttention", *SMALL, "--output_dir", run)
+    told = attnknn.refused("vit", "train", *base, *given)
+    assert all(each in told for each in messages), told
+    assert not re.search(r"[0-9a-f]{32}", told)
+    assert (run / "last.pt").read_bytes() == before
+
+
+def test_options_that_nothing_reads_are_no_other_training(run, attnknn, photos, tmp_path):
+    own = shutil.copytree(run, tmp_path / "run")
+    base = ("--dataset", photos, "--layer", "ConvNNAttention", *SMALL, "--output_dir", own)
+    attnknn("vit", "train", *base, "--lr_gamma", 0.5, "--lr_step", 3, "--momentum", 0.1)
+
+
+def test_other_images_are_told_apart_by_a_short_word(run, attnknn, photos, tmp_path):
+    other = shutil.copytree(photos, tmp_path / "photos")
+    (other / "low" / "0.png").write_bytes((other / "low" / "1.png").read_bytes())
+    base = ("--layer", "ConvNNAttention", *SMALL, "--output_dir", run)
+    told = attnknn.refused("vit", "train", "--dataset", other, *base)
+    assert re.search(r"another training: data is [0-9a-f]{12} there, [0-9a-f]{12} here; choose", told)
+
+
+def test_a_set_that_is_absent_is_told_with_the_flag_of_this_command(attnknn, tmp_path, monkeypatch):
+    monkeypatch.delenv("ATTNKNN_DATA", raising=False)
+    given = ("--dataset", "cifar10", "--data_path", tmp_path, *SMALL, "--output_dir", tmp_path / "run")
+    told = attnknn.refused("vit", "train", *given)
+    assert "--data_path" in told
+    assert "--data-dir" not in told
+
+
+@pytest.mark.parametrize("select", ["accuracy", "loss"])
+def test_a_training_that_was_killed_leaves_the_best_epoch_so_far(attnknn, photos, tmp_path, monkeypatch, select):
+    given = ("--dataset", photos, *SMALL, "--lr", 1e-5, "--select", select)
+    attnknn("vit", "train", *given, "--num_epochs", 3, "--output_dir", tmp_path / "whole")
+    whole = json.loads((tmp_path / "whole" / "results.json").read_text())
+    chosen = [each["validation_top1" if select == "accuracy" else "validation_nll"] for each in whole["epochs"]]
+    best = max(chosen) if select == "accuracy" else min(chosen)
+    assert whole["best_epoch"] == 1 + chosen.index(best)
+    batches, begun = ViTTask.batches, []
+
+    def killed(task, random):
+        begun.append(1)
+        if len(begun) == 4:
+            raise KeyboardInterrupt
+        return batches(task, random)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ViTTask, "batches", killed)
+        attnknn("vit", "train", *given, "--num_epochs", 9, "--output_dir", tmp_path / "part", code=130)
+    assert not (tmp_path / "part" / "results.json").exists()
+    asked = ("vit", "test", "--dataset", photos, "--device", "cpu", "--output_dir", tmp_path / "part")
+    assert attnknn.json(*asked)["test"] == whole["test"]
+
+
 def test_a_folder_is_dealt_out_for_the_test_as_it_was_for_the_training(attnknn, photos, tmp_path):
     given = ("--dataset", photos, *SMALL, "--seed", 5, "--output_dir", tmp_path / "run")
     attnknn("vit", "train", *given)
@@ -147,11 +226,60 @@ def test_what_is_kept_can_be_looked_at(run, attnknn, photos, tmp_path):
         (("--d_mlp", -5), "d_mlp must be"),
         (("--seed", 10**22), "--seed must be from 0"),
         (("--softmax_topk_val", "maybe"), "'maybe' is not one of"),
+        (("--select", "top5"), "'top5' is not one of"),
+        (("--d_hidden", 3_000_000), "GiB of memory, and cpu has"),
+        (("--resize", 100_000, "--patch_size", 1), "GiB of memory, and cpu has"),
+        (("--resize", 2 * 10**9), "no machine holds such a model"),
+        (("--num_layers", 10**8), "GiB of memory, and cpu has"),
     ],
 )
 def test_mistakes_are_told_in_one_line(attnknn, tmp_path, given, message):
     assert message in attnknn.refused("vit", "train", *given, "--device", "cpu", "--output_dir", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_that_no_memory_holds_is_told_in_one_line(attnknn, photos, tmp_path, monkeypatch):
+    given = ("vit", "train", "--dataset", photos, *SMALL, "--num_epochs", 1, "--output_dir", tmp_path / "run")
+    config = {"img_size": 16, "patch_size": 8, "num_layers": 2, "d_hidden": 12, "d_mlp": 24, "num_heads": 2}
+    there = least_need(config, ViTOptions(batch_size=8), rows=34, held=4).total
+    monkeypatch.setattr(memory, "memory_of", lambda device: there)
+    told = attnknn.refused(*given, "--batch_size", 10**7)
+    assert "to train with 34 images in a batch takes at least" in told
+    assert "a smaller batch_size" in told
+    assert not (tmp_path / "run").exists()
+    attnknn(*given, "--batch_size", 8)
+
+
+ALLOCATIONS = [
+    (lambda: torch.empty(2**50), "4,194,304.0 GiB more were asked for"),
+    (lambda: torch.empty(2**31, 2**31), "not enough memory: smaller batches"),
+    (lambda: np.empty(2**50), "8.00 PiB more were asked for"),
+    (lambda: raise_(MemoryError()), "not enough memory: smaller batches"),
+    (
+        lambda: raise_(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has")),
+        "20.00 GiB more were asked for",
+    ),
+    (lambda: raise_(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might")), "smaller batches"),
+]
+
+
+def raise_(problem):
+    raise problem
+
+
+@pytest.mark.parametrize(("allocate", "message"), ALLOCATIONS)
+def test_memory_that_runs_out_is_told_in_one_line(attnknn, photos, tmp_path, monkeypatch, allocate, message):
+    monkeypatch.setattr(ViTTask, "losses", lambda *given: allocate())
+    given = ("vit", "train", "--dataset", photos, *SMALL, "--output_dir", tmp_path / "run")
+    told = attnknn.refused(*given)
+    assert told.startswith("error: there is not enough memory")
+    assert message in told
+
+
+def test_errors_that_are_none_of_memory_are_not_hidden(attnknn, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(ViTTask, "losses", lambda *given: raise_(RuntimeError("the sizes of tensors must match")))
+    with pytest.raises(RuntimeError, match="sizes of tensors"):
+        attnknn("vit", "train", "--dataset", photos, *SMALL, "--output_dir", tmp_path / "run")
 
 
 def test_a_model_that_is_not_there(attnknn, tmp_path):
@@ -250,6 +378,7 @@ BESIDE = {
     "sparse_mode": ("--layer", "SparseAttention", "--sparse_context_window", 2),
     "sparse_context_window": ("--layer", "SparseAttention", "--sparse_mode", "local"),
     "momentum": ("--optimizer", "sgd"),
+    "select": ("--lr", 1e-5, "--num_epochs", 3),  # too little to change an answer: the loss falls, all else stays
     "lr_step": ("--scheduler", "step"),
     "lr_gamma": ("--scheduler", "step", "--lr_step", 1),
 }
@@ -263,13 +392,14 @@ VALUES = {
     "sparse_mode": "strided",
     "sparse_context_window": 4,
     "momentum": 0.1,
+    "select": "accuracy",
     "lr_step": 1,
     "lr_gamma": 0.9,
 }
 
 
 def outcome(attnknn, photos, out, *given):
-    base = ("--dataset", photos, "--layer", "ConvNNAttention", *SMALL)
+    base = ("--dataset", photos, "--layer", "ConvNNAttention", *SMALL, "--select", "loss")
     attnknn("vit", "train", *base, *given, "--output_dir", out)
     found = json.loads((out / "results.json").read_text())
     return [each["loss_total"] for each in found["epochs"]], found["test"]["loss"], found["flops"]["total"]

@@ -9,7 +9,7 @@ import torch
 
 from attnknn.errors import InvalidInput
 from attnknn.ops import fused_tokens
-from attnknn.ops.token_attention import knn_attention
+from attnknn.ops.token_attention import knn_attention, nearest_attention
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -287,9 +287,37 @@ def test_second_derivatives_are_refused_in_words():
 
 
 def test_candidates_out_of_range_are_not_read():
+    """Where nothing checks them, as within a compiled step, the kernel still keeps to its memory."""
     q, k, v = drawn()
     given = torch.tensor([3, 6, 20, 9000], device=DEVICE)
-    _, kept = knn_attention(q, k, v, 5, candidates=given, backend="triton", return_indices=True)
+    _, kept = nearest_attention(q, k, v, 5, scale=0.5, candidates=given, backend="triton")
     assert int(kept.max()) < 20
-    with pytest.raises(InvalidInput, match=r"candidates must be whole numbers, got torch.float32"):
-        knn_attention(q, k, v, 5, candidates=given.float(), backend="triton")
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton", "auto"])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([3.0, 6.0], "candidates must be whole numbers, got torch.float32"),
+        ([3, 20], "candidates must be indices from 0 to 19, got 20"),
+        ([-1, 3], "candidates must be indices from 0 to 19, got -1"),
+        ([6, 3, 6], "candidates must be there once each, got 6 more than once"),
+    ],
+)
+def test_wrong_candidates_are_refused_alike_by_every_backend(backend, given, message):
+    with pytest.raises(InvalidInput, match=message):
+        knn_attention(*drawn(), 5, candidates=torch.tensor(given, device=DEVICE), backend=backend)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_candidates_are_not_looked_at_while_a_graph_is_recorded():
+    q, k, v = (each.detach() for each in drawn())
+    some = CANDIDATES.clone()
+    for _ in range(2):
+        expected = knn_attention(q, k, v, 5, candidates=some)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = knn_attention(q, k, v, 5, candidates=some)
+    graph.replay()
+    torch.testing.assert_close(found, expected)

@@ -50,7 +50,8 @@ class Fit:
         return {"ce": functional.cross_entropy(self.model(noisy), self.y[batch])}
 
     def validate(self):
-        return {"nll": abs(float(self.model[1].num_batches_tracked) - 12) + 0.5}  # best at epoch 4
+        done = float(self.model[1].num_batches_tracked) / self.steps
+        return {"nll": abs(done - 4) + 0.5, "right": min(done, 2) / 8}  # best at epoch 4, or first at epoch 2
 
 
 def numbers(history):
@@ -97,6 +98,19 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(whole, last, tmp_path):
     assert task.trained == 3 * (6 - last)
     assert_equal_runs(history, task, wanted, wanted_task)
     assert wanted.best_epoch == 4  # neither the first nor the last: the best must have been saved too
+
+
+@pytest.mark.parametrize("last", [1, 2, 3, 5])
+def test_an_interrupted_run_knows_which_epoch_had_the_most_of_a_score(last, tmp_path):
+    options, file, told = replace(OPTIONS, best="right", validate_first=False), tmp_path / "run.pt", []
+    wanted_task, task = Fit(), Fit()
+    wanted = run(wanted_task, options, seed=3)
+    assert wanted.best_epoch == 2  # of those that are equal the first
+    with pytest.raises(KeyboardInterrupt):
+        run(Fit(), options, seed=3, checkpoint=file, on_epoch=stop_after(last))
+    history = run(task, options, seed=3, checkpoint=file, on_epoch=told.append)
+    assert_equal_runs(history, task, wanted, wanted_task)
+    assert [each["best_epoch"] for each in told] == [2] * (6 - last)
 
 
 def test_an_error_within_an_epoch_loses_that_epoch_only(whole, tmp_path):
@@ -169,12 +183,15 @@ def test_a_run_that_stopped_early_stays_stopped(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"fingerprint": "other"}, "fingerprint is data there, other here$"),
-        ({"seed": 4}, "seed is 3 there, 4 here$"),
-        ({"options": replace(OPTIONS, lr=0.1)}, r"lr is 0\.05 there, 0\.1 here$"),
-        ({"options": replace(OPTIONS, lr_scales={"0": 0.5})}, r"lr_scales is \{\} there, \{'0': 0\.5\} here$"),
-        ({"options": replace(OPTIONS, ema=None, epochs=9)}, "epochs is 6 there, 9 here; ema is 0.7 there, None"),
-        ({"task": Fit(width=9)}, "model is Sequential with 9 tensors"),
+        ({"fingerprint": "other"}, "fingerprint is data there, other here"),
+        ({"seed": 4}, "seed is 3 there, 4 here"),
+        ({"options": replace(OPTIONS, lr=0.1)}, r"lr is 0\.05 there, 0\.1 here"),
+        ({"options": replace(OPTIONS, lr_scales={"0": 0.5})}, r"lr_scales is \{\} there, \{'0': 0\.5\} here"),
+        (
+            {"options": replace(OPTIONS, ema=None, epochs=9)},
+            "epochs is 6 there, 9 here; ema is 0.7 there, None here",
+        ),
+        ({"task": Fit(width=9)}, r"model is Sequential with 9 tensors \(\w+\) there, Sequential .* here"),
     ],
 )
 def test_the_checkpoint_of_another_training_is_refused_with_the_reason(change, message, tmp_path):
@@ -183,10 +200,47 @@ def test_the_checkpoint_of_another_training_is_refused_with_the_reason(change, m
     with pytest.raises(KeyboardInterrupt):
         run(**given, checkpoint=file, on_epoch=stop_after(0))
     before = file.read_bytes()
-    with pytest.raises(InvalidInput, match=message) as refused:
+    only = f"of another training: {message}; choose another folder"  # nothing else is said to differ
+    with pytest.raises(InvalidInput, match=only) as refused:
         run(**(given | change), checkpoint=file)
     assert str(file) in str(refused.value)
     assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"layer": "b"}, "layer is a there, b here"),
+        ({"K": 4, "data": "cd"}, "K is 3 there, 4 here; data is ab there, cd here"),
+        ({"task": Fit(width=9), "K": 4}, "K is 3 there, 4 here"),  # and with it the model
+    ],
+)
+def test_what_has_a_name_is_told_by_its_name(tmp_path, other, message):
+    named, file = {"layer": "a", "K": 3, "data": "ab"}, tmp_path / "run.pt"
+    with pytest.raises(KeyboardInterrupt):
+        run(Fit(), OPTIONS, seed=3, fingerprint=named, checkpoint=file, on_epoch=stop_after(0))
+    task = other.get("task", Fit())
+    changed = {**named, **{name: each for name, each in other.items() if name != "task"}}
+    with pytest.raises(InvalidInput, match=f"of another training: {message}; choose another folder"):
+        run(task, OPTIONS, seed=3, fingerprint=changed, checkpoint=file)
+    run(Fit(), OPTIONS, seed=3, fingerprint=named, checkpoint=file)
+
+
+def test_options_count_whether_they_have_a_name_or_not(tmp_path):
+    file = tmp_path / "run.pt"
+    with pytest.raises(KeyboardInterrupt):
+        run(Fit(), OPTIONS, seed=3, fingerprint={"data": "ab"}, checkpoint=file, on_epoch=stop_after(0))
+    changed = replace(OPTIONS, lr=0.1)
+    with pytest.raises(
+        InvalidInput, match=r"of another training: loop is \{.*'lr': 0\.05.* there, \{.*'lr': 0\.1"
+    ):
+        run(Fit(), changed, seed=3, fingerprint={"data": "ab"}, checkpoint=file)
+
+
+@pytest.mark.parametrize("name", ["seed", "loop", "model"])
+def test_a_fingerprint_cannot_stand_for_what_is_compared_anyway(name):
+    with pytest.raises(InvalidInput, match=f"fingerprint must not name '{name}'"):
+        run(Fit(), OPTIONS, seed=3, fingerprint={name: 1})
 
 
 def damaged(content):

@@ -48,13 +48,23 @@ class Fit:
         assert not torch.is_grad_enabled()
         self.seen.append(state_of(self.model))
         if self.scripted is not None:
-            return {"nll": self.scripted[len(self.seen) - 1]}
+            return self.scripted_scores(len(self.seen) - 1)
         return {"nll": functional.cross_entropy(self.model(self.x[30:]), self.y[30:]).item(), "other": 7.0}
+
+    def scripted_scores(self, at):
+        return {"nll": self.scripted[at]}
 
 
 class Unjudged(Fit):
     def validate(self):
         return {}
+
+
+class Graded(Fit):
+    """``scripted`` gives the shares that are right; the NLL only grows."""
+
+    def scripted_scores(self, at):
+        return {"nll": float(at), "right": self.scripted[at]}
 
 
 def state_of(model):
@@ -65,8 +75,12 @@ def same(first, second):
     return first.keys() == second.keys() and all(first[name].equal(second[name]) for name in first)
 
 
+def without(numbers, left_out):
+    return {name: value for name, value in numbers.items() if name != left_out}
+
+
 def without_time(history):
-    return [{name: value for name, value in each.items() if name != "seconds"} for each in history.epochs]
+    return [without(each, "seconds") for each in history.epochs]
 
 
 @pytest.mark.parametrize("options", [QUICK, replace(QUICK, optimizer="sgd", ema=0.9, clip=0.1, warmup=0.3)])
@@ -153,13 +167,15 @@ def test_steps_are_those_of_a_loop_written_by_hand():
 def test_history_tells_of_every_epoch():
     told = []
     history = run(Fit(), QUICK, seed=0, on_epoch=told.append)
-    assert list(history.epochs) == told
+    assert list(history.epochs) == [without(each, "best_epoch") for each in told]
     assert [each["epoch"] for each in told] == [1, 2, 3, 4]
     for each in told:
         assert each["loss_total"] == pytest.approx(each["loss_ce"] + each["loss_size"])
         assert each["validation_other"] == 7
         assert each["seconds"] >= 0
     nlls = [each["validation_nll"] for each in told]
+    so_far = [nlls[: at + 1] for at in range(4)]
+    assert [each["best_epoch"] for each in told] == [1 + part.index(min(part)) for part in so_far]
     assert history.best_nll == min(nlls)
     assert history.best_epoch == 1 + nlls.index(min(nlls))
     assert not history.stopped_early
@@ -173,6 +189,33 @@ def test_the_model_ends_with_the_weights_of_the_best_epoch(ema):
     assert same(state_of(task.model), task.seen[1])
     assert not same(task.seen[1], task.seen[2])
     assert not task.model.training
+
+
+@pytest.mark.parametrize("ema", [None, 0.8])
+def test_the_best_epoch_may_be_the_one_with_the_most_of_another_score(ema):
+    task, told = Graded(scripted=[0.2, 0.6, 0.6, 0.1]), []
+    history = run(task, replace(QUICK, ema=ema, best="right"), seed=0, on_epoch=told.append)
+    assert (history.best_epoch, history.best_nll) == (2, 1.0)  # of equals the first
+    assert [each["best_epoch"] for each in told] == [1, 2, 2, 2]
+    assert same(state_of(task.model), task.seen[1])
+    assert not same(task.seen[1], task.seen[2])
+
+
+def test_patience_waits_for_the_score_that_chooses():
+    rights, options = [0.2, 0.5, 0.4, 0.4, 0.9], LoopOptions(epochs=5, lr=0.01, patience=2, best="right")
+    history = run(Graded(scripted=rights), options, seed=0)
+    assert (history.best_epoch, len(history.epochs), history.stopped_early) == (2, 4, True)
+
+
+@pytest.mark.parametrize("name", ["top1", "", "NLL"])
+def test_a_score_that_validation_does_not_give_cannot_choose(name):
+    with pytest.raises(InvalidInput, match=f"validation at epoch 1 must give '{name}', got nll, other$"):
+        run(Fit(), replace(QUICK, best=name), seed=0)
+
+
+def test_a_score_that_is_not_a_number_has_diverged():
+    with pytest.raises(TrainingDiverged, match="validation gives right nan at epoch 2: a lower lr"):
+        run(Graded(scripted=[0.5, math.nan, 0.5, 0.5]), replace(QUICK, best="right"), seed=0)
 
 
 def test_a_training_that_only_does_harm_returns_the_start():
@@ -312,7 +355,7 @@ def test_options_say_what_is_wrong_with_them(change, message):
         LoopOptions(**({"epochs": 2, "lr": 0.1} | change))
 
 
-@pytest.mark.parametrize("change", [{"patience": 2}, {"validate_first": True}])
+@pytest.mark.parametrize("change", [{"patience": 2}, {"validate_first": True}, {"best": "right"}])
 def test_an_option_that_needs_validation_is_refused_where_there_is_none(change):
     with pytest.raises(InvalidInput, match=next(iter(change))):
         run(Unjudged(), replace(QUICK, **change), seed=0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -285,7 +287,12 @@ def test_nothing_quadratic_in_the_tokens_is_saved_for_backward(similarity, shape
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"k_neighbors": 0}, "k_neighbors must be at least 1, got 0"),
+        ({"k_neighbors": 0}, "k_neighbors must be a whole number of at least 1, got 0"),
+        ({"k_neighbors": 2.5}, "k_neighbors must be a whole number of at least 1, got 2.5"),
+        ({"k_neighbors": math.nan}, "k_neighbors must be a whole number of at least 1, got nan"),
+        ({"k_neighbors": math.inf}, "k_neighbors .* got inf"),
+        ({"k_neighbors": True}, "k_neighbors .* got True"),
+        ({"k_neighbors": "3"}, "k_neighbors .* got '3'"),
         ({"similarity": "manhattan"}, "'manhattan'"),
         ({"k": torch.zeros(2, 3, 11, 5)}, r"\(2, 3, 11, 5\)"),
         ({"v": torch.zeros(2, 3, 10, 4)}, r"\(2, 3, 10, 4\)"),
@@ -293,17 +300,71 @@ def test_nothing_quadratic_in_the_tokens_is_saved_for_backward(similarity, shape
         ({"rank_weights": torch.zeros(5, 3)}, r"rank_weights .* got \(5, 3\)"),
         ({"rank_weights": torch.zeros(3)}, "rank_weights"),
         ({"rank_weights": torch.zeros(4, 2)}, "rank_weights has 2 ranks, but 3 keys are kept"),
-        ({"scale": 0.0}, "scale must be above 0, got 0.0"),
+        ({"scale": 0.0}, "scale must be finite and above 0, got 0.0"),
+        ({"scale": math.inf}, "scale must be finite and above 0, got inf"),
+        ({"scale": math.nan}, "scale must be finite and above 0, got nan"),
+        (
+            {"scale": torch.tensor([1.0, math.nan, 1.0])[:, None, None]},
+            "scale must be finite and above 0, got nan",
+        ),
+        ({"scale": torch.tensor(-2.0)}, "scale must be finite and above 0, got -2.0"),
+        ({"scale": torch.ones(3)}, r"scale must be a number or broadcast to \(3, 1, 1\), got \(3,\)"),
+        ({"candidates": torch.tensor([2, 11])}, "candidates must be indices from 0 to 10, got 11"),
+        ({"candidates": torch.tensor([2, -1])}, "candidates must be indices from 0 to 10, got -1"),
+        ({"candidates": torch.tensor([2, 5, 2])}, "candidates must be there once each, got 2 more than once"),
+        ({"candidates": torch.tensor([2.0])}, "candidates must be whole numbers, got torch.float32"),
+        ({"candidates": torch.tensor([[2]])}, r"candidates must be \(m,\), got \(1, 1\)"),
         ({"attn_mask": torch.ones(10, 11)}, r"attn_mask must broadcast to \(2, 3, 11, 11\), got \(10, 11\)"),
         ({"attn_mask": torch.ones(1, 2, 3, 11, 11)}, "attn_mask"),
+        ({"attn_mask": torch.tensor(True)}, r"attn_mask must broadcast to .* got \(\)"),
+        (
+            {"attn_mask": torch.ones(11, 11).long()},
+            "attn_mask must be boolean, .* or floating, .* got torch.int64",
+        ),
+        ({"attn_mask": torch.ones(11, 11).byte()}, "attn_mask must be boolean, .* got torch.uint8"),
+        ({"key_padding_mask": torch.ones(2, 11)}, "key_padding_mask must be boolean, .* got torch.float32"),
+        ({"key_padding_mask": torch.ones(2, 11).byte()}, "key_padding_mask must be boolean, .* got torch.uint8"),
         ({"key_padding_mask": torch.ones(2, 10) > 0}, r"key_padding_mask must be \(2, 11\), got \(2, 10\)"),
         ({"q": torch.zeros(2, 3, 5, 4), "candidates": torch.tensor([1])}, "same tokens, got 5 and 11"),
     ],
 )
-def test_wrong_arguments_are_named(change, message):
+@pytest.mark.parametrize("backend", ["torch", "auto", "triton"])
+def test_wrong_arguments_are_named(change, message, backend):
     q, k, v = drawn(0, dtype=torch.float32)
-    with pytest.raises(InvalidInput, match=message):
-        knn_attention(**{"q": q, "k": k, "v": v, "k_neighbors": 3, **change})
+    with pytest.raises(InvalidInput, match=message) as refused:
+        knn_attention(**{"q": q, "k": k, "v": v, "k_neighbors": 3, **change}, backend=backend)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("scale", [0.7, torch.tensor(0.7), torch.full((1, 1), 0.7), torch.full((3, 1, 1), 0.7)])
+@pytest.mark.parametrize("mask", [None, torch.zeros(11), torch.zeros(2, 1, 11, 11)], ids=["none", "one", "all"])
+def test_a_scale_may_be_a_number_or_any_tensor_that_stands_for_one(monkeypatch, scale, mask):
+    q, k, v = drawn(7, dtype=torch.float32)
+    expected = scaled_dot_product_attention(q, k, v, scale=0.7)
+    monkeypatch.setattr(tokens_module, "_PIECE", 40)  # heads one by one
+    torch.testing.assert_close(knn_attention(q, k, v, 11, scale=scale, attn_mask=mask), expected)
+
+
+def test_counts_and_indices_may_have_any_type_of_whole_numbers():
+    q, k, v = drawn(7)
+    some = torch.tensor([7, 2, 4])
+    expected = knn_attention(q, k, v, 3, candidates=some)
+    for dtype in (torch.uint8, torch.int16, torch.int32):
+        assert knn_attention(q, k, v, np.int64(3), candidates=some.to(dtype)).equal(expected)
+    none = knn_attention(q, k, v, 3, candidates=some[:0])  # but for the token itself
+    torch.testing.assert_close(none, v)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it traces
+def test_nothing_is_looked_at_where_a_compiler_is_at_work():
+    torch.compiler.reset()
+    q, k, v = drawn(7, dtype=torch.float32)
+    given = {"candidates": torch.tensor([7, 2, 4]), "scale": torch.tensor(0.7)}
+    whole = torch.compile(knn_attention, backend="eager", fullgraph=True)
+    torch.testing.assert_close(whole(q, k, v, 3, **given), knn_attention(q, k, v, 3, **given))
+    on_meta = [each.to("meta") for each in (q, k, v)]
+    moved = {name: each.to("meta") for name, each in given.items()}
+    assert knn_attention(*on_meta, 3, **moved).shape == v.shape
 
 
 def test_cosine_does_not_see_lengths():

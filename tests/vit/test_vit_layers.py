@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -26,6 +28,7 @@ from attnknn.vit import (
     create_layer,
     layer_options,
 )
+from attnknn.vit.drawing import source_of
 from attnknn.vit.grid import Draws, Grid, RandomSampler, grid_coordinates, grid_of, spatial_candidates
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -273,6 +276,60 @@ def test_padding_changes_nothing_and_the_future_is_not_seen(name):
     torch.testing.assert_close(layer(x, is_causal=True)[:, :12], layer(x[:, :12], is_causal=True))
 
 
+MASKED = ["Attention", "ConvNNAttention", "KvtAttention", "SparseAttention", "BranchAttention"]
+WRONG_MASKS = [
+    ({"attn_mask": torch.ones(17, 17).long()}, "attn_mask must be boolean, .* or floating, .* got torch.int64"),
+    ({"attn_mask": torch.ones(17, 17).byte()}, "attn_mask must be boolean, .* got torch.uint8"),
+    (
+        {"attn_mask": torch.ones(17, 17, dtype=torch.complex64)},
+        "attn_mask must be boolean, .* got torch.complex64",
+    ),
+    ({"attn_mask": torch.ones(16, 17)}, r"attn_mask must broadcast to \(2, 2, 17, 17\), got \(16, 17\)"),
+    ({"attn_mask": torch.ones(3, 17, 17) > 0}, r"attn_mask must broadcast to .* got \(3, 17, 17\)"),
+    ({"attn_mask": torch.ones(1, 2, 2, 17, 17)}, r"attn_mask must broadcast to .* got \(1, 2, 2, 17, 17\)"),
+    ({"attn_mask": torch.tensor(0.0)}, r"attn_mask must broadcast to .* got \(\)"),
+]
+WRONG_PADDING = [
+    ({"key_padding_mask": torch.zeros(2, 17)}, "key_padding_mask must be boolean, .* got torch.float32"),
+    ({"key_padding_mask": torch.zeros(2, 17).long()}, "key_padding_mask must be boolean, .* got torch.int64"),
+    ({"key_padding_mask": torch.zeros(2, 16) > 0}, r"key_padding_mask must be \(2, 17\), got \(2, 16\)"),
+    ({"key_padding_mask": torch.zeros(17) > 0}, r"key_padding_mask must be \(2, 17\), got \(17,\)"),
+    (
+        {"key_padding_mask": torch.zeros(2, 2, 1, 17) > 0},
+        r"key_padding_mask must be \(2, 17\), got \(2, 2, 1, 17\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "message"),
+    [
+        *((name, *wrong) for name in MASKED for wrong in WRONG_MASKS),
+        *((name, *wrong) for name in [*MASKED, "LocalAttention", "BranchConv"] for wrong in WRONG_PADDING),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"branch_ratio": 0.0, "sparse_mode": "local"}], ids=str)
+def test_masks_that_fit_nothing_or_mean_nothing_are_refused_alike_by_all_layers(name, mask, message, options):
+    layer, x = made(create_layer, name, 12, 2, K=4, **options), tokens(13)
+    with pytest.raises(InvalidInput, match=message) as refused:
+        layer(x, **mask)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "shape", [(17,), (1,), (17, 1), (17, 17), (2, 1, 17), (2, 17, 17), (2, 1, 17, 1), (2, 2, 1, 1)]
+)
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_of_any_shape_that_broadcasts_are_the_whole_mask(name, shape):
+    layer, x = made(create_layer, name, 12, 2, K=4, sparse_mode="local"), tokens(13)
+    added = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole = added.expand(2, 2, 17, 17)
+    torch.testing.assert_close(layer(x, added), layer(x, whole))
+    torch.testing.assert_close(layer(x, added > -0.5), layer(x, whole > -0.5))
+    causal = {"is_causal": True, "key_padding_mask": torch.arange(17).expand(2, -1) > 14}
+    torch.testing.assert_close(layer(x, added, **causal), layer(x, whole, **causal))
+
+
 # --- branches -------------------------------------------------------------------------------------------------
 
 
@@ -452,14 +509,107 @@ def test_a_compiler_sees_one_graph_where_draws_are_held(name):
     assert not any(one.equal(two) for one, two in pairwise(found))
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo of some releases of torch looks for it
+@pytest.mark.parametrize("name", ["ConvNNAttention", "Attention", "BranchConv", "BranchAttention"])
+@pytest.mark.parametrize("eval_sampling", ["fixed", "all", "resample"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it traces
-def test_a_compiled_layer_draws_by_itself_where_nothing_is_held():
-    layer, x = random_layer().train(), tokens(21)
-    again = random_layer().train()
-    cut = torch.compile(layer, backend="eager")
+def test_a_compiled_layer_is_one_graph_that_draws_what_the_layer_would_have(name, eval_sampling, backend):
+    def layer():
+        torch.manual_seed(0)
+        given = {"sampling_type": "random", "num_samples": 6, "eval_sampling": eval_sampling}
+        return create_layer(name, dim=12, num_heads=2, K=3, **given)
+
+    torch.compiler.reset()
+    one, other, x = layer(), layer(), tokens(20).float()
+    whole, found = torch.compile(one, backend=backend, fullgraph=True), []
+    for training in (True, False, True):
+        one.train(training), other.train(training)
+        for _ in range(3):
+            found.append(whole(x))
+            torch.testing.assert_close(found[-1], other(x))
+            assert states(one).equal(states(other))
+    assert not any(first.equal(second) for first, second in pairwise(found[:3]))
+    assert found[3].equal(found[4]) == (eval_sampling != "resample")
+
+
+def states(layer):
+    found = [each.get_extra_state() for each in layer.modules() if isinstance(each, RandomSampler)]
+    return torch.stack(found)
+
+
+class Twice(torch.nn.Module):
+    """Two samplers that draw from one generator."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x):
+        count = x.shape[1]
+        some = [each(count, x.device) for each in (self.first, self.second, self.first, self.first)]
+        return torch.cat([x.index_select(1, each) for each in some])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it traces
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_samplers_that_share_a_generator_take_turns_as_they_would(backend):
+    torch.compiler.reset()
+    one, other = (
+        Twice(RandomSampler(6, generator=shared), RandomSampler(6, generator=shared))
+        for shared in (torch.Generator().manual_seed(3), torch.Generator().manual_seed(3))
+    )
+    whole, x = torch.compile(one, backend=backend, fullgraph=True), tokens(20)
     for _ in range(3):
-        torch.testing.assert_close(cut(x), again(x))
+        found = whole(x)
+        assert found.equal(other(x))
+        assert not found[4:6].equal(found[6:8])  # asked for the same, one after the other
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it traces
+def test_one_graph_serves_all_samplers_that_are_alike_and_their_copies():
+    graphs = []
+
+    def counted(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    layers = [random_layer(seed).train() for seed in range(12)]  # more than a compiler would make graphs for
+    layers += [copy.deepcopy(layers[0]), pickle.loads(pickle.dumps(layers[1]))]
+    again, x = copy.deepcopy(layers), tokens(21)
+    for _ in range(2):
+        for one, other in zip(layers, again, strict=True):
+            torch.testing.assert_close(torch.compile(one, backend=counted, fullgraph=True)(x), other(x))
+    assert len(graphs) == 1
+
+
+def test_another_generator_may_take_the_place_of_one():
+    sampler, other = random_sampler(3), random_sampler(4)
+    sampler.generator = torch.Generator().manual_seed(4)
+    for _ in range(3):
+        assert sampler(17, CPU).equal(other(17, CPU))
+
+
+def test_the_operation_that_draws_tells_torch_what_it_does():
+    source = source_of(torch.Generator().manual_seed(3))
+    for fixed in (False, True):
+        torch.library.opcheck(
+            torch.ops.attnknn.drawn.default,
+            (source.ticket, 17, 6, fixed),
+            test_utils=("test_schema", "test_faketensor"),
+        )
+
+
+def test_generators_are_forgotten_with_the_last_who_draws_from_them():
+    shared = torch.Generator().manual_seed(3)
+    samplers = [RandomSampler(6, generator=shared) for _ in range(2)]
+    source = weakref.ref(source_of(shared))
+    samplers.pop()
+    gc.collect()
+    assert source() is not None
+    samplers.pop()
+    gc.collect()
+    assert source() is None
 
 
 def test_the_token_itself_is_rank_0_and_kept_once():
@@ -600,6 +750,14 @@ WRONG = [
 def test_wrong_arguments_are_refused_when_the_layer_is_made(layer, options, message):
     with pytest.raises(InvalidInput, match=message):
         create_layer(layer, **{"dim": 12, "num_heads": 2, **options})
+
+
+@pytest.mark.parametrize("kind", ["standard", "depthwise", "depthwise-separable"])
+@pytest.mark.parametrize("sampling", [{"sampling_type": "random", "num_samples": 4}, {"grid_size": 2}], ids=str)
+def test_a_k_that_nothing_fills_is_refused_before_room_is_made_for_it(monkeypatch, kind, sampling):
+    monkeypatch.setattr(torch, "empty", None)  # what every layer of torch is made with
+    with pytest.raises(InvalidInput, match=f"K={2**31 - 1} is more than the 5 tokens"):
+        MultiHeadConvNNAttention(12, 2, K=2**31 - 1, convolution_type=kind, **sampling)
 
 
 @pytest.mark.parametrize("shape", [(17, 12), (2, 17, 11), (2, 0, 12), (2, 3, 4, 12)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from attnknn.vit.frames import Frames, channel_stats, resized
 from attnknn.vit.grid import Draws, RandomSampler
 from attnknn.vit.saved import TrainedViT
 from attnknn.vit.settings import ViTOptions
-from attnknn.vit.training import ViTTask, evaluate, right, train_vit
+from attnknn.vit.training import Scores, ViTTask, evaluate, right, train_vit
 
 CONFIG = {
     "layer": "ConvNNAttention",
@@ -216,7 +217,7 @@ CHANGED = [
 
 @pytest.mark.parametrize("change", CHANGED, ids=lambda change: "-".join(map(str, change.values())))
 def test_every_option_changes_what_is_learned(change):
-    usual = {"num_epochs": 2, "batch_size": 30}
+    usual = {"num_epochs": 2, "batch_size": 30, "select": "loss"}  # which has fallen by the last epoch
     found = []
     for options in (ViTOptions(**usual), ViTOptions(**{**usual, **change})):
         net = model()
@@ -227,8 +228,8 @@ def test_every_option_changes_what_is_learned(change):
 
 def test_momentum_step_and_gamma_count_where_they_are_read():
     def trained(**change):
-        net = model()
-        train_vit(net, frames(), frames(30, seed=2), ViTOptions(num_epochs=3, batch_size=45, **change), seed=0)
+        net, options = model(), ViTOptions(num_epochs=3, batch_size=45, select="loss", **change)
+        train_vit(net, frames(), frames(30, seed=2), options, seed=0)
         return weights(net)
 
     assert not trained(optimizer="sgd", momentum=0.0).equal(trained(optimizer="sgd"))
@@ -236,6 +237,23 @@ def test_momentum_step_and_gamma_count_where_they_are_read():
     assert not trained(**step, lr_step=1).equal(trained(**step, lr_step=2))
     assert not trained(**step, lr_step=1, lr_gamma=0.5).equal(trained(**step, lr_step=1))
     assert trained(lr_gamma=0.5).equal(trained())  # nothing reads it: the rate is constant
+
+
+def test_the_best_epoch_has_the_most_accuracy_or_the_least_loss(monkeypatch):
+    scores = [Scores(3.0, 0.5, 1.0), Scores(2.0, 0.8, 1.0), Scores(1.0, 0.8, 1.0), Scores(1.5, 0.7, 1.0)]
+    for select, best in (("accuracy", 2), ("loss", 3)):
+        seen, left = [], iter(scores)
+
+        def scripted(net, *given, left=left, seen=seen, **more):
+            seen.append(weights(net))
+            return next(left)
+
+        monkeypatch.setattr(training, "evaluate", scripted)
+        net, options = model(), ViTOptions(num_epochs=4, batch_size=45, select=select)
+        history = train_vit(net, frames(), frames(30, seed=2), options, seed=0)
+        assert history.best_epoch == best
+        assert weights(net).equal(seen[best - 1])
+        assert not any(one.equal(two) for one, two in pairwise(seen))
 
 
 def test_plateau_lowers_the_rate_when_validation_stalls():
@@ -269,7 +287,7 @@ def test_a_block_is_compiled_once_for_all_that_are_alike(monkeypatch):
 
     torch.compiler.reset()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counted, fullgraph=True))
-    monkeypatch.setattr(training, "_EVALUATED", 20)
+    monkeypatch.setattr(training, "EVALUATED", 20)
     net = model(num_layers=4)
     options = ViTOptions(num_epochs=2, batch_size=30, use_compiled=True)
     train_vit(net, frames(), frames(50, seed=2), options, seed=0)
@@ -280,7 +298,7 @@ def test_a_block_is_compiled_once_for_all_that_are_alike(monkeypatch):
 def test_every_image_counts_once_in_an_evaluation(monkeypatch, filled):
     net, asked = model().eval(), frames(50)
     at_once = evaluate(net, asked, ViTOptions())
-    monkeypatch.setattr(training, "_EVALUATED", 7)
+    monkeypatch.setattr(training, "EVALUATED", 7)
     in_parts = evaluate(net, asked, ViTOptions(), forward=net if filled else None)
     assert in_parts.top1 == at_once.top1
     assert in_parts.loss == pytest.approx(at_once.loss)
@@ -351,6 +369,7 @@ def test_a_damaged_folder_is_refused(tmp_path):
         ({"criterion": "Hinge"}, "criterion must be one of CrossEntropy, MSE, got 'Hinge'"),
         ({"optimizer": "lion"}, "optimizer must be one of"),
         ({"scheduler": "linear"}, "scheduler must be one of step, cosine, plateau, none, got 'linear'"),
+        ({"select": "top5"}, "select must be one of accuracy, loss, got 'top5'"),
         ({"batch_size": 0}, "batch_size .* got 0"),
         ({"noise": -1.0}, "noise must be at least 0"),
         ({"num_epochs": 0}, "epochs .* got 0"),

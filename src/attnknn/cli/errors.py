@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,12 @@ from attnknn.errors import AttnKNNError, InvalidInput
 BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141  # what a shell reports for SIGPIPE
+
+_NO_MEMORY: Final = re.compile(
+    r"can't allocate memory|not enough memory|out of memory|_ALLOC_FAILED|size calculation overflowed",
+    re.IGNORECASE,
+)
+_ASKED_FOR: Final = re.compile(r"allocate ([\d.]+) (bytes|[KMGTP]iB)")
 
 # Typer does not export the root of its usage errors, and where it lives differs between versions.
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -61,6 +68,10 @@ def _exit_code(run: Callable[[], Any]) -> int:
         return _refuse(str(problem))
     except OSError as problem:
         return _refuse(_said_by_system(problem))
+    except (MemoryError, RuntimeError) as problem:
+        if not _is_lack_of_memory(problem):
+            raise
+        return _refuse(_lacking(str(problem)))
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     return result if isinstance(result, int) else 0
@@ -81,6 +92,22 @@ def _where_to_look(problem: Any) -> str:
 def _said_by_system(problem: OSError) -> str:
     reason = problem.strerror or str(problem) or type(problem).__name__
     return f"{os.fsdecode(problem.filename)}: {reason}" if isinstance(problem.filename, str | bytes) else reason
+
+
+def _is_lack_of_memory(problem: Exception) -> bool:
+    """By what it says: torch, which may not even be loaded, has a type of its own for GPUs only."""
+    return isinstance(problem, MemoryError) or _NO_MEMORY.search(str(problem)) is not None
+
+
+def _lacking(said: str) -> str:
+    asked = _ASKED_FOR.search(said)
+    much = f" ({_amount(asked)} more were asked for)" if asked else ""
+    return f"there is not enough memory{much}: smaller batches, smaller images or a smaller model take less"
+
+
+def _amount(asked: re.Match[str]) -> str:
+    number, unit = asked.groups()
+    return f"{int(number) / 2**30:,.1f} GiB" if unit == "bytes" else f"{number} {unit}"
 
 
 def _drop_output() -> None:

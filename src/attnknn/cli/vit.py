@@ -17,6 +17,7 @@ from attnknn.errors import InvalidInput, MissingData
 if TYPE_CHECKING:
     from attnknn.study.vit_run import VitData
     from attnknn.vit.saved import TrainedViT
+    from attnknn.vit.settings import ViTOptions
 
 app = typer.Typer(help="Vision Transformers whose tokens attend to their nearest neighbors.")
 app.command("bench", context_settings=BOTH_SPELLINGS)(bench)
@@ -48,8 +49,9 @@ def train(given: dict[str, Any]) -> None:
 
     options = ViTOptions(**vit_flags.of(TRAINING, given))
     config = {**vit_flags.of(MODEL, given), "img_size": given["resize"]}
-    _check_model(config)
-    data, device = _data(given), _device(given["device"])
+    device = _device(given["device"])
+    _check_model(config, options, device)
+    data = _data(given)
     asked = vit_flags.of((*MODEL, *DATA, *TRAINING, *SYSTEM), given)
     outcome = run_vit(
         *(data, config, options),
@@ -179,14 +181,13 @@ def _loaded(folder: Path) -> TrainedViT:
     return TrainedViT.load(place)
 
 
-def _check_model(config: dict[str, Any]) -> None:
-    """Refuse what makes no model before any data is read."""
+def _check_model(config: dict[str, Any], options: ViTOptions, device: str) -> None:
+    """Refuse what makes no model, or one that is too large for a single image, before any data is read."""
     import torch
 
-    from attnknn.vit import ViT
+    from attnknn.vit.memory import refuse_too_large
 
-    with torch.device("meta"):
-        ViT(**config)
+    refuse_too_large(config, options, torch.device(device))
 
 
 def _data(given: dict[str, Any]) -> VitData:

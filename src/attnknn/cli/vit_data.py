@@ -62,7 +62,10 @@ def _of_set(name: str, folder: Path) -> VitData:
 
     if not NAMED[name].pictures:
         raise InvalidInput(f"{name} is a table; a ViT reads images")
-    found = load_named(name, folder)
+    try:
+        found = load_named(name, folder)
+    except MissingData as absent:  # which speaks of the flag that other commands have
+        raise MissingData(str(absent).replace("--data-dir", "--data_path")) from absent
     images, (classes, codes) = as_images(found.X), np.unique(found.y, return_inverse=True)
     learn, test = found.train_rows, found.test_rows
     return VitData(name, tuple(map(str, classes)), images[learn], codes[learn], images[test], codes[test])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout, normalize
@@ -11,7 +13,8 @@ from torch.nn.functional import dropout, normalize
 from attnknn.errors import InvalidInput
 from attnknn.ops.fused_tokens import Backend, fused_attention, served, unfit
 from attnknn.ops.links import Links, combine_at, linked, scores_at, squared_distances_at, without_autocast
-from attnknn.ops.tokens import Masks, TokenSimilarity, checked_similarity, select_tokens, wide
+from attnknn.ops.masks import check_masks, masks_of
+from attnknn.ops.tokens import TokenSimilarity, checked_similarity, readable, select_tokens, wide
 from attnknn.ops.weigh import softmax as softmax_of
 
 _NEAR = 1e-8  # added to a distance before it is inverted
@@ -82,18 +85,19 @@ def knn_attention(
         q: (batch, heads, queries, dim).
         k: (batch, heads, keys, dim).
         v: (batch, heads, keys, dim of values).
-        k_neighbors: Keys that each query keeps; all, if there are fewer.
+        k_neighbors: Keys that each query keeps, a whole number; all, if there are fewer.
         similarity: ``matmul`` (inner product), ``cosine`` or ``euclidean`` (minus the distance).
         softmax: Whether weights are the softmax of the similarities, or these themselves (for ``euclidean`` the
             inverse of the distance).
-        scale: Factor of the similarities, above 0; a number, or a tensor that broadcasts as (heads, 1, 1). By
-            default 1 / sqrt(dim) for ``matmul``, else 1. Inverse distances are not scaled.
+        scale: Factor of the similarities, finite and above 0; a number, or a tensor that broadcasts to
+            (heads, 1, 1). By default 1 / sqrt(dim) for ``matmul``, else 1. Inverse distances are not scaled.
         rank_weights: (dim, k) or (dim_out, dim, k), what a value is multiplied with by its rank.
         attn_mask: Broadcasts as (batch, heads, queries, keys): True where a query may look, or numbers that are
             added to scaled similarities (to raw weights they are not added; they choose and hide).
-        key_padding_mask: (batch, keys), True where a key is padding.
+        key_padding_mask: (batch, keys), boolean, True where a key is padding.
         is_causal: Whether a query sees only keys up to its own index.
-        candidates: (m,) indices of the only keys that are looked at; the query itself comes first in any case.
+        candidates: (m,) indices of the only keys that are looked at, each once; the query itself comes first in
+            any case. Where a compiler or a CUDA graph is at work they are not checked, and must be right.
         dropout_p: Probability that a weight becomes 0.
         backend: ``torch``, ``triton`` (one fused kernel; on a GPU, without an ``attn_mask`` and without matrices
             as ``rank_weights``), or ``auto``: the kernel where it serves. Results agree up to rounding; only
@@ -108,45 +112,77 @@ def knn_attention(
     >>> knn_attention(q, k, v, 3).shape
     torch.Size([2, 4, 10, 8])
     """
-    _check(q, k, v, k_neighbors, similarity, rank_weights)
-    _check_masks(q, k, attn_mask, key_padding_mask)
-    if isinstance(scale, float | int) and not scale > 0:
-        raise InvalidInput(f"scale must be above 0, got {scale!r}")
-    masks = _masks(attn_mask, key_padding_mask, is_causal)
-    kept, candidates = _kept(q, k, k_neighbors, candidates)
+    _check(q, k, v, similarity, rank_weights)
+    mixed, indices = nearest_attention(
+        *(q, k, v, _checked_k(k_neighbors)),
+        similarity=similarity,
+        softmax=softmax,
+        scale=_checked_scale(scale, q.shape[1], q.shape[-1] ** -0.5 if similarity == "matmul" else 1.0),
+        rank_weights=rank_weights,
+        attn_mask=attn_mask,
+        key_padding_mask=key_padding_mask,
+        is_causal=is_causal,
+        candidates=None if candidates is None else _checked_candidates(candidates, k.shape[2]),
+        dropout_p=dropout_p,
+        backend=backend,
+    )
+    return (mixed, indices) if return_indices else mixed
+
+
+def nearest_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_neighbors: int,
+    *,
+    scale: float | Tensor,
+    similarity: TokenSimilarity = "matmul",
+    softmax: bool = True,
+    rank_weights: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+    is_causal: bool = False,
+    candidates: Tensor | None = None,
+    dropout_p: float = 0.0,
+    backend: Backend = "auto",
+) -> tuple[Tensor, Tensor]:
+    """:func:`knn_attention` with the indices, for layers, which know their shapes: those are not checked again.
+
+    No value is looked at, so that nobody waits for a GPU. ``candidates`` must be ascending, each once, and a
+    tensor as ``scale`` (heads, 1, 1), finite and above 0.
+    """
+    if not isinstance(scale, Tensor) and not 0 < scale < math.inf:
+        raise InvalidInput(f"scale must be finite and above 0, got {scale!r}")
+    check_masks((*q.shape[:3], k.shape[2]), attn_mask, key_padding_mask)
+    kept = min(k_neighbors, _most(q, k, candidates))
     if rank_weights is not None and rank_weights.shape[-1] < kept:
         raise InvalidInput(f"rank_weights has {rank_weights.shape[-1]} ranks, but {kept} keys are kept")
-    factor = scale if scale is not None else (q.shape[-1] ** -0.5 if similarity == "matmul" else 1.0)
     matrices = rank_weights is not None and rank_weights.ndim == 3
     reason = unfit(q, k, v, kept, matrices=matrices, masked=attn_mask is not None)
     with without_autocast(q.device):
         if similarity == "cosine":
             q, k = normalize(wide(q), dim=-1), normalize(wide(k), dim=-1)
         if served(backend, q.device, reason, "token attention"):
-            mixed, indices = _fused(
-                *(q, k, v, kept, similarity, factor, softmax, rank_weights, dropout_p),
+            return _fused(
+                *(q, k, v, kept, similarity, scale, softmax, rank_weights, dropout_p),
                 padding=key_padding_mask,
                 candidates=candidates,
                 causal=is_causal,
             )
-            return (mixed, indices) if return_indices else mixed
+        masks = masks_of(attn_mask, key_padding_mask, is_causal)
         chosen = select_tokens(
-            q,
-            k,
-            kept,
+            *(q, k, kept),
             euclidean=similarity == "euclidean",
-            scale=factor.detach() if isinstance(factor, Tensor) else float(factor),
+            scale=scale.detach() if isinstance(scale, Tensor) else float(scale),
             masks=masks,
             candidates=candidates,
         )
         found = chosen.scores > -torch.inf if masks or candidates is not None else None
         known = chosen.scores if found is None else chosen.scores.masked_fill(~found, 0.0)
         links = linked(chosen.indices, k.shape[2], backward=torch.is_grad_enabled())
-        weights = _weights(q, k, links, known, similarity, factor, softmax, masks.added_at(chosen.indices), found)
+        weights = _weights(q, k, links, known, similarity, scale, softmax, masks.added_at(chosen.indices), found)
         weights = dropout(weights, dropout_p) if dropout_p else weights
         mixed = combine_at(weights, v, links, None if rank_weights is None else rank_weights[..., :kept])
-    if not return_indices:
-        return mixed
     return mixed, chosen.indices if found is None else chosen.indices.masked_fill(~found, -1)
 
 
@@ -207,39 +243,65 @@ def _weights(
     return raw.softmax(dim=-1) if found is None else softmax_of(raw, found=found)
 
 
-def _kept(q: Tensor, k: Tensor, k_neighbors: int, candidates: Tensor | None) -> tuple[int, Tensor | None]:
-    """How many keys a query keeps, and the candidates in ascending order."""
+def _most(q: Tensor, k: Tensor, candidates: Tensor | None) -> int:
+    """How many keys a query can keep."""
     if candidates is None:
-        return min(k_neighbors, k.shape[2]), None
-    if candidates.is_floating_point() or candidates.dtype == torch.bool:
-        raise InvalidInput(f"candidates must be whole numbers, got {candidates.dtype}")
+        return k.shape[2]
     if q.shape[2] != k.shape[2]:
         raise InvalidInput(
             f"with candidates queries and keys are the same tokens, got {q.shape[2]} and {k.shape[2]} of them"
         )
-    return min(k_neighbors, len(candidates) + 1), candidates.sort().values
+    return len(candidates) + 1
 
 
-def _masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool) -> Masks:
-    allowed: list[Tensor] = []
-    added = None
-    if attn_mask is not None:
-        whole = attn_mask[(None,) * (4 - attn_mask.ndim)]
-        if attn_mask.dtype == torch.bool:
-            allowed.append(whole)
-        else:
-            added = whole
-    if key_padding_mask is not None:
-        allowed.append(~key_padding_mask[:, None, None])
-    return Masks(tuple(allowed), added, is_causal)
+def _checked_candidates(candidates: Tensor, tokens: int) -> Tensor:
+    """Candidates in ascending order, if they are indices of tokens, each once."""
+    if candidates.is_floating_point() or candidates.is_complex() or candidates.dtype == torch.bool:
+        raise InvalidInput(f"candidates must be whole numbers, got {candidates.dtype}")
+    if candidates.ndim != 1:
+        raise InvalidInput(f"candidates must be (m,), got {tuple(candidates.shape)}")
+    ascending = candidates.long().sort().values
+    if not (readable(candidates) and len(candidates)):
+        return ascending
+    again = ascending[1:] == ascending[:-1]
+    least, most, repeats = torch.stack([ascending[0], ascending[-1], again.sum()]).tolist()  # at one look
+    if least < 0 or most >= tokens:
+        strange = least if least < 0 else most
+        raise InvalidInput(f"candidates must be indices from 0 to {tokens - 1}, got {strange}")
+    if repeats:
+        raise InvalidInput(
+            f"candidates must be there once each, got {int(ascending[1:][again][0])} more than once"
+        )
+    return ascending
 
 
-def _check(
-    q: Tensor, k: Tensor, v: Tensor, k_neighbors: int, similarity: str, rank_weights: Tensor | None
-) -> None:
+def _checked_k(k_neighbors: int) -> int:
+    given: Any = k_neighbors  # whatever it was called with
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1:
+        raise InvalidInput(f"k_neighbors must be a whole number of at least 1, got {given!r}")
+    return int(given)
+
+
+def _checked_scale(scale: float | Tensor | None, heads: int, usual: float) -> float | Tensor:
+    """A number, or a tensor (heads, 1, 1)."""
+    if scale is None:
+        return usual
+    if not isinstance(scale, Tensor):
+        return scale
+    given = tuple(scale.shape)
+    if len(given) > 3 or any(
+        one not in (1, whole) for one, whole in zip(given[::-1], (1, 1, heads), strict=False)
+    ):
+        raise InvalidInput(f"scale must be a number or broadcast to ({heads}, 1, 1), got {given}")
+    if readable(scale):
+        wrong = scale.detach()[~((scale > 0) & scale.isfinite())]
+        if len(wrong):
+            raise InvalidInput(f"scale must be finite and above 0, got {wrong[0].item()!r}")
+    return scale.expand(heads, 1, 1)
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, similarity: str, rank_weights: Tensor | None) -> None:
     checked_similarity(similarity)
-    if k_neighbors < 1:
-        raise InvalidInput(f"k_neighbors must be at least 1, got {k_neighbors}")
     fits = q.ndim == k.ndim == v.ndim == 4 and q.shape[:2] == k.shape[:2] == v.shape[:2]
     if not (fits and k.shape[2] == v.shape[2] > 0 and q.shape[3] == k.shape[3]):
         raise InvalidInput(
@@ -252,17 +314,4 @@ def _check(
         raise InvalidInput(
             f"rank_weights must be (dim, k) or (dim_out, dim, k) with dim {v.shape[3]}, "
             f"got {tuple(rank_weights.shape)}"
-        )
-
-
-def _check_masks(q: Tensor, k: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None) -> None:
-    wanted = (*q.shape[:3], k.shape[2])
-    if attn_mask is not None:
-        given = tuple(attn_mask.shape)
-        fits = all(one in (1, whole) for one, whole in zip(given[::-1], wanted[::-1], strict=False))
-        if not (fits and 1 <= len(given) <= 4):
-            raise InvalidInput(f"attn_mask must broadcast to {wanted}, got {given}")
-    if key_padding_mask is not None and tuple(key_padding_mask.shape) != (wanted[0], wanted[3]):
-        raise InvalidInput(
-            f"key_padding_mask must be ({wanted[0]}, {wanted[3]}), got {tuple(key_padding_mask.shape)}"
         )

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnknn.errors import InvalidInput
+from attnknn.ops.masks import Masks
 
 TokenSimilarity = Literal["matmul", "cosine", "euclidean"]
 TOKEN_SIMILARITIES: Final[tuple[TokenSimilarity, ...]] = get_args(TokenSimilarity)
@@ -32,57 +33,6 @@ class Chosen(NamedTuple):
 
     indices: Tensor  # (batch, heads, queries, k), int64
     scores: Tensor  # the same shape, float32 or float64, before scale and mask
-
-
-@dataclass(frozen=True, slots=True)
-class Masks:
-    """What a query may not look at, and what is added to its scores; every part broadcasts over (b, h, q, n)."""
-
-    allowed: tuple[Tensor, ...] = ()
-    added: Tensor | None = None
-    causal: bool = False
-
-    def __bool__(self) -> bool:
-        """Whether there is anything to hide or to add."""
-        return bool(self.allowed) or self.added is not None or self.causal
-
-    def apply(self, scores: Tensor, at: tuple[slice, slice, slice], columns: Tensor | None) -> Tensor:
-        """Scores (b, h, rows, keys) of some batches, heads and rows, and of some columns where they are given."""
-        if self.added is not None:
-            scores = scores + _part(self.added, at, columns)
-        for each in self.allowed:
-            scores = scores.masked_fill(~_part(each, at, columns), -torch.inf)
-        if self.causal:
-            row = torch.arange(at[2].start, at[2].stop, device=scores.device)
-            column = torch.arange(scores.shape[-1], device=scores.device) if columns is None else columns
-            scores = scores.masked_fill(column > row[:, None], -torch.inf)
-        return scores
-
-    def allowed_at(self, indices: Tensor) -> Tensor:
-        """Whether the queries of ``indices`` (b, h, q, k) may look at those keys."""
-        seen = torch.ones_like(indices, dtype=torch.bool)
-        for each in self.allowed:
-            seen = seen & _entries(each, indices)
-        if self.added is not None:
-            seen = seen & (_entries(self.added.detach(), indices) > -torch.inf)
-        if self.causal:
-            seen = seen & (indices <= torch.arange(indices.shape[2], device=indices.device)[:, None])
-        return seen
-
-    def added_at(self, indices: Tensor) -> Tensor | None:
-        """What is added to the scores of those keys; differentiable."""
-        return None if self.added is None else _entries(self.added, indices)
-
-
-def _part(mask: Tensor, at: tuple[slice, slice, slice], columns: Tensor | None) -> Tensor:
-    for axis, where in enumerate(at):
-        if mask.shape[axis] > 1:
-            mask = mask.narrow(axis, where.start, where.stop - where.start)
-    return mask if columns is None or mask.shape[-1] == 1 else mask.index_select(-1, columns)
-
-
-def _entries(mask: Tensor, indices: Tensor) -> Tensor:
-    return mask.expand(*indices.shape[:-1], mask.shape[-1]).gather(-1, indices.clamp(max=mask.shape[-1] - 1))
 
 
 @torch.no_grad()
@@ -217,6 +167,13 @@ def _largest_keys(keys: Tensor, count: int) -> Tensor:
 def by_numpy(device: torch.device) -> bool:
     """Whether NumPy sorts: on the CPU it takes a third of torch's time, but a compiler cannot see through it."""
     return device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def readable(values: Tensor) -> bool:
+    """Whether values may be looked at: a compiler and a CUDA graph that is recorded have none, nor has meta."""
+    if torch.compiler.is_compiling() or values.is_meta:
+        return False
+    return not (values.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _column(keys: Tensor, columns: int) -> Tensor:

@@ -20,6 +20,7 @@ from attnknn.train.loop import History
 from attnknn.train.rows import digest
 from attnknn.train.seeds import random_kept, seed_torch
 from attnknn.vit.frames import Frames, channel_stats
+from attnknn.vit.memory import refuse_too_large
 from attnknn.vit.model import ViT
 from attnknn.vit.saved import TrainedViT
 from attnknn.vit.settings import ViTOptions
@@ -105,7 +106,7 @@ def run_vit(
         *(trained.model, rows, held, options),
         seed=seed,
         checkpoint=out / LAST,
-        fingerprint=digest(dict(trained.config), (data.train, data.train_codes)),
+        fingerprint={**trained.config, "data": digest((), (data.train, data.train_codes))[:12]},
         progress=f"training {_layers(trained.model)}" if progress else None,
         on_epoch=_kept_of(out, first, texts, trained),
     )
@@ -146,15 +147,16 @@ def _begun(
 ) -> tuple[TrainedViT, Frames, Frames]:
     """An untrained model with its images; the seed is set before the model is built."""
     full = {**config, "num_classes": len(data.classes), "in_channels": data.train.shape[3]}
-    with random_kept(torch.device("cpu")):
-        seed_torch(seed, torch.device("cpu"))
-        model = ViT(**full)
     learn, held = split(data.train_codes, test=HELD, seed=seed)
     if not len(learn) or not len(held) or not len(data.test):
         raise InvalidInput(
             f"{data.name} has {len(data.train)} images to learn from, of which {len(held)} would choose the best "
             f"epoch, and {len(data.test)} to test on: there must be more"
         )
+    refuse_too_large(full, options, device, rows=len(learn), held=len(held))
+    with random_kept(torch.device("cpu")):
+        seed_torch(seed, torch.device("cpu"))
+        model = ViT(**full)
     stats = channel_stats(data.train[learn])
     trained = TrainedViT(model.eval(), full, data.classes, stats, options, seed)
     parts = [trained.frames(data.train[at], data.train_codes[at], device) for at in (learn, held)]

@@ -21,6 +21,9 @@ from attnknn.errors import CorruptModel, InvalidInput
 FORMAT: Final = 1
 """Number of the format that this version writes and reads."""
 
+_FOLLOWS: Final = ("steps", "model", "loop")
+"""What differs because something else does: not worth telling beside it."""
+
 _HEAD = re.compile(rb"attnknn checkpoint (\d+) ([0-9a-f]{64})\n")
 
 
@@ -78,13 +81,18 @@ def read_checkpoint(path: Path, identity: Mapping[str, Any]) -> dict[str, Any] |
 
 def _refuse_another(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     names = [*here, *(name for name in there if name not in here)]
-    differing = [
-        f"{name} is {there.get(name)} there, {here.get(name)} here"
+    differing = {
+        name: f"{name} is {there.get(name)} there, {here.get(name)} here"
         for name in names
         if there.get(name) != here.get(name)
-    ]
-    if differing:
-        raise InvalidInput(f"{path} is the checkpoint of another training: {'; '.join(differing)}")
+    }
+    if not differing:
+        return
+    causes = [said for name, said in differing.items() if name not in _FOLLOWS] or differing.values()
+    raise InvalidInput(
+        f"{path} is the checkpoint of another training: {'; '.join(causes)}; "
+        "choose another folder (--output_dir, or --checkpoint of fit)"
+    )
 
 
 def _sync(folder: Path) -> None:

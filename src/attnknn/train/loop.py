@@ -90,7 +90,7 @@ def run(
     device: torch.device | str = "cpu",
     last: int | None = None,
     checkpoint: Path | None = None,
-    fingerprint: str = "",
+    fingerprint: str | Mapping[str, object] = "",
     progress: str | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
 ) -> History:
@@ -106,12 +106,13 @@ def run(
         last: Stop after this epoch, on the schedule of all; None runs all.
         checkpoint: A file that is saved after each epoch. If it is there, the training goes on where it ended,
             and ends as if it had never been interrupted.
-        fingerprint: Of data and settings: a checkpoint with another one is refused.
+        fingerprint: Of data and settings: a checkpoint with another one is refused. Either in one word, or each by
+            its name, the options among them as the caller knows them: a refusal says what differs by these names.
         progress: Title of a progress bar on the terminal.
         on_epoch: Called with the numbers of each epoch, and ``best_epoch`` so far, once it is saved.
     """
     device = _checked_device(torch.device(device), options.precision)
-    identity = _identity(task, options, device, {"fingerprint": fingerprint, "seed": seed, "last": last})
+    identity = _identity(task, options, device, fingerprint, {"seed": seed, "last": last})
     with random_kept(device):
         training = _Training(task, options, device, seed, last)
         saved = None if checkpoint is None else read_checkpoint(checkpoint, identity)
@@ -245,11 +246,7 @@ class _Training:
             if not scores:
                 _refuse_unread(self.options)
                 return {}
-            for name in ("nll", self.options.best):
-                if name not in scores:
-                    raise InvalidInput(f"validation at epoch {self.next} must give {name}, got {scores}")
-            if math.isnan(scores["nll"]):
-                raise TrainingDiverged(f"validation gives nan at epoch {self.next}: a lower lr or clip may help")
+            _check_scores(scores, ("nll", self.options.best), self.next)
             score = scores["nll"] if self.options.best == "nll" else -scores[self.options.best]
             if self.best is None or score < self.best_score:
                 self.best = {name: each.clone() for name, each in tensors_of(self.model).items()}
@@ -292,19 +289,41 @@ class _Training:
 _PLAIN = ("next", "history", "best", "best_epoch", "best_score")  # saved as they are
 
 
-def _identity(task: Task, options: LoopOptions, device: torch.device, given: Mapping[str, Any]) -> dict[str, str]:
+def _identity(
+    task: Task,
+    options: LoopOptions,
+    device: torch.device,
+    fingerprint: str | Mapping[str, object],
+    given: Mapping[str, Any],
+) -> dict[str, str]:
     """What must be the same for a checkpoint to be of use, in words."""
     shapes = {name: (tuple(each.shape), str(each.dtype)) for name, each in tensors_of(task.model).items()}
     digest = hashlib.sha256(repr(shapes).encode()).hexdigest()[:12]
     model = f"{type(task.model).__name__} with {len(shapes)} tensors ({digest})"
-    every = {**given, "steps": task.steps, "device": device.type, "model": model, **asdict(options)}
+    own: dict[str, Any] = {**given, "steps": task.steps, "device": device.type, "model": model}
+    if isinstance(fingerprint, str):
+        every = {"fingerprint": fingerprint, **own, **asdict(options)}
+    elif twice := sorted(fingerprint.keys() & {*own, "loop"}):
+        raise InvalidInput(f"fingerprint must not name {twice[0]!r}, which every checkpoint does")
+    else:
+        every = {**fingerprint, **own, "loop": asdict(options)}
     return {name: str(value) for name, value in every.items()}
+
+
+def _check_scores(scores: Mapping[str, float], names: Iterable[str], epoch: int) -> None:
+    """Those that choose must be there, and be numbers: nothing is better than one that is none."""
+    for name in names:
+        if name not in scores:
+            raise InvalidInput(f"validation at epoch {epoch} must give {name!r}, got {', '.join(scores)}")
+        if math.isnan(scores[name]):
+            raise TrainingDiverged(f"validation gives {name} nan at epoch {epoch}: a lower lr or clip may help")
 
 
 def _refuse_unread(options: LoopOptions) -> None:
     if options.schedule == "plateau":
         raise InvalidInput("the task validates nothing, so schedule='plateau' has nothing to wait for")
-    for name, unset in (("patience", None), ("validate_first", False), ("validate_every", 1)):
+    unread = (("best", "nll"), ("patience", None), ("validate_first", False), ("validate_every", 1))
+    for name, unset in unread:
         if getattr(options, name) != unset:
             raise InvalidInput(f"the task validates nothing, so nothing reads {name}={getattr(options, name)!r}")
 

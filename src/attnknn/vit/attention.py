@@ -78,7 +78,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """(batch, tokens, dim) to the same; masks as in :func:`attnknn.vit.knn_attention`."""
         checked_tokens(x, self.dim)
-        mask, seen = dense_mask(x, attn_mask, key_padding_mask, is_causal), x
+        mask, seen = dense_mask(x, self.num_heads, attn_mask, key_padding_mask, is_causal), x
         if self.sampler is not None:
             candidates = self.sampler(x.shape[1], x.device)
             seen = x.index_select(1, candidates)

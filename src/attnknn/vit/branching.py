@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from attnknn.errors import InvalidInput
+from attnknn.ops.masks import check_padding
 from attnknn.vit.attention import MultiHeadAttention
 from attnknn.vit.convnn import MultiHeadConvNNAttention
 from attnknn.vit.heads import checked_count, checked_heads, checked_tokens, merge_heads, split_heads
@@ -92,6 +93,7 @@ class MultiHeadBranchingConv(_Branching):
     ) -> Tensor | tuple[Tensor, Tensor | None]:
         """(batch, tokens, dim) to the same; with ``return_indices`` also what ConvNN attention kept, if any."""
         checked_tokens(x, self.dim)
+        check_padding((x.shape[0], x.shape[1]), key_padding_mask)
         if key_padding_mask is not None:  # to the convolution, padding is what lies beyond the ends: zeros
             x = x.masked_fill(key_padding_mask[..., None], 0.0)
         parts, indices = [], None

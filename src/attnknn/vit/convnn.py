@@ -9,13 +9,15 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from attnknn.errors import InvalidInput
-from attnknn.ops.token_attention import knn_attention
+from attnknn.ops.token_attention import nearest_attention
 from attnknn.ops.tokens import TOKEN_SIMILARITIES, TokenSimilarity
 from attnknn.vit.grid import (
-    SpatialSampler,
+    SamplingType,
     checked_grid_size,
+    checked_sampling,
     grid_coordinates,
     make_sampler,
+    most_candidates,
     sequence_coordinates,
 )
 from attnknn.vit.heads import (
@@ -88,14 +90,17 @@ class MultiHeadConvNNAttention(nn.Module):
         self.coordinate_encoding = _checked_encoding(coordinate_encoding)
         self.softmax_topk_val = softmax_topk_val
         self.grid_size = checked_grid_size(grid_size)
+        self.convolution_type = _checked_convolution(convolution_type)
+        kind = checked_sampling(sampling_type, num_samples, sample_padding, self.grid_size, eval_sampling)
+        self._check_k(kind, num_samples)  # before anything so large is made
+        rate = checked_rate(attention_dropout, "attention_dropout")
         self.W_q = nn.Linear(dim, dim, bias=False)
         self.W_k = nn.Linear(dim, dim, bias=False)
         self.W_v = nn.Linear(dim, dim, bias=False)
         self.W_o = nn.Linear(dim, dim, bias=False)
-        self.convolution_type = _checked_convolution(convolution_type)
         extra = {None: 0, "sequence": 1, "grid": 2}[self.coordinate_encoding]
         self.conv = _convolution(self.convolution_type, head_dim, head_dim + extra, self.K)
-        self.dropout = nn.Dropout(checked_rate(attention_dropout, "attention_dropout"))
+        self.dropout = nn.Dropout(rate)
         self.log_temperature = nn.Parameter(torch.zeros(num_heads)) if magnitude_type == "cosine" else None
         self.sampler = make_sampler(
             sampling_type,
@@ -105,7 +110,6 @@ class MultiHeadConvNNAttention(nn.Module):
             eval_sampling=eval_sampling,
             generator=generator,
         )
-        self._check_k(sampling_type, num_samples)
 
     def forward(
         self,
@@ -131,19 +135,18 @@ class MultiHeadConvNNAttention(nn.Module):
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
         """What each token makes of those it keeps (batch, heads, tokens, dim), and which they are.
 
-        ``given`` are masks and dropout, as :func:`knn_attention` takes them.
+        ``given`` are masks and dropout, as :func:`~attnknn.ops.token_attention.knn_attention` takes them.
         """
         tokens, device = q.shape[2], q.device
         if self.coordinate_encoding is not None:
             q, k, v = self._with_places(q, k, v)
-        mixed, indices = knn_attention(
+        mixed, indices = nearest_attention(
             *(q, k, v, self.K),
             similarity=self.magnitude_type,
             softmax=self.softmax_topk_val,
             scale=self._scale(),
             rank_weights=self._rank_weights(),
             candidates=None if self.sampler is None else self.sampler(tokens, device),
-            return_indices=True,
             **given,
         )
         if isinstance(self.conv, nn.Sequential):
@@ -174,12 +177,9 @@ class MultiHeadConvNNAttention(nn.Module):
             return self.conv.get_parameter("0.weight")[:, 0]
         return self.conv.weight[:, 0] if self.convolution_type == "depthwise" else self.conv.weight
 
-    def _check_k(self, sampling_type: str, num_samples: int) -> None:
+    def _check_k(self, sampling_type: SamplingType, num_samples: int) -> None:
         """Refuse a K that no input could fill."""
-        most = self.grid_size and self.grid_size[0] * self.grid_size[1] + 1
-        if sampling_type != "all" and num_samples != -1:
-            # Beside the samples there is the token itself and, for a grid, the class token.
-            most = num_samples**2 + 2 if isinstance(self.sampler, SpatialSampler) else num_samples + 1
+        most = most_candidates(sampling_type, num_samples, self.grid_size)
         if most is not None and most < self.K:
             raise InvalidInput(
                 f"K={self.K} is more than the {most} tokens there are to keep "

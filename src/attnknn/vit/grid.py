@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnknn.errors import InvalidInput
+from attnknn.vit.drawing import drawn, drawn_from, source_of
 from attnknn.vit.heads import checked_count
 
 SamplingType = Literal["all", "random", "spatial"]
@@ -154,6 +155,15 @@ class RandomSampler(nn.Module):
         self.generator = generator or torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
         self._held: _Held | None = None
 
+    @property
+    def generator(self) -> torch.Generator:
+        """What is drawn from."""
+        return self._source.generator
+
+    @generator.setter
+    def generator(self, generator: torch.Generator) -> None:
+        self._source = source_of(generator)
+
     def forward(self, tokens: int, device: torch.device) -> Tensor:
         """(m,) indices, ascending."""
         if not self.chooses(tokens) or (not self.training and self.eval_sampling == "all"):
@@ -161,10 +171,11 @@ class RandomSampler(nn.Module):
         held = self._held if self.training else None
         if held is not None and held.tokens == tokens and held.indices.device == device:
             return held.indices
-        draw = self._drawn_now
-        if torch.compiler.is_compiling():  # a compiler cannot look into generators: the graph is cut here
-            draw = torch.compiler.disable(draw)  # type: ignore[no-untyped-call]
-        return draw(tokens).to(device)
+        fixed = not self.training and self.eval_sampling == "fixed"
+        if torch.compiler.is_compiling():
+            found: Tensor = drawn(self._source.ticket, tokens, self.num_samples, fixed)
+            return found.to(device)
+        return drawn_from(self.generator, tokens, self.num_samples, fixed=fixed).to(device)
 
     def chooses(self, tokens: int) -> bool:
         """Whether some of so many tokens are left out in training."""
@@ -172,7 +183,7 @@ class RandomSampler(nn.Module):
 
     def drawn(self, tokens: int) -> Tensor:
         """(m,) indices on the CPU, ascending: the draw that is next in training."""
-        return self._drawn_from(self.generator, tokens)
+        return drawn_from(self.generator, tokens, self.num_samples, fixed=False)
 
     def hold(self, tokens: int, indices: Tensor) -> None:
         """Let calls in training, with so many tokens and on this device, take these indices instead of a draw.
@@ -186,14 +197,6 @@ class RandomSampler(nn.Module):
         if self._held is not None and self._held.indices is indices:
             self._held = None
 
-    def _drawn_now(self, tokens: int) -> Tensor:
-        if self.training or self.eval_sampling != "fixed":
-            return self.drawn(tokens)
-        return self._drawn_from(torch.Generator().manual_seed(self.generator.initial_seed()), tokens)
-
-    def _drawn_from(self, generator: torch.Generator, tokens: int) -> Tensor:
-        return torch.randperm(tokens, generator=generator, device="cpu")[: self.num_samples].sort().values
-
     def get_extra_state(self) -> Tensor:
         """The state of the generator, its seed included."""
         return self.generator.get_state()
@@ -203,15 +206,24 @@ class RandomSampler(nn.Module):
         self.generator.set_state(state.cpu())
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the draw that is held: whoever holds it would not write to a copy."""
-        return {**self.__dict__, "_held": None}
+        """All but the ticket of the generator, and the draw that is held: nobody would write to a copy of it."""
+        state = {**self.__dict__, "_held": None, "generator": self.generator}
+        del state["_source"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        generator = state["generator"]
+        super().__setstate__(  # type: ignore[no-untyped-call]
+            {name: each for name, each in state.items() if name != "generator"}
+        )
+        self.generator = generator
 
 
 class Draws:
     """What the samplers of a model take in one step of training: drawn before it, brought to its device at once.
 
-    They are the draws that the samplers would have made within the step. So nothing cuts the graph of a compiled
-    step, and a step that was recorded as a CUDA graph finds new draws where it read the first.
+    They are the draws that the samplers would have made within the step. So no step waits for the host, and one
+    that was recorded as a CUDA graph finds new draws where it read the first.
 
     Args:
         model: Whose samplers; each is asked once in a step.
@@ -253,20 +265,52 @@ def make_sampler(
     generator: torch.Generator | None,
 ) -> RandomSampler | SpatialSampler | None:
     """The sampler of a layer, its arguments checked; None where every token is a candidate."""
-    if sampling_type not in SAMPLING_TYPES:
-        raise InvalidInput(f"sampling_type must be one of {', '.join(SAMPLING_TYPES)}, got {sampling_type!r}")
-    if eval_sampling not in EVAL_SAMPLINGS:
-        raise InvalidInput(f"eval_sampling must be one of {', '.join(EVAL_SAMPLINGS)}, got {eval_sampling!r}")
-    if num_samples != -1 and sampling_type != "all":
-        checked_count(num_samples, "num_samples (other than -1)")
-    if sampling_type == "all":
+    checked = checked_sampling(sampling_type, num_samples, sample_padding, grid_size, eval_sampling)
+    if checked == "all":
         return None
-    if sampling_type == "random":
-        return RandomSampler(num_samples, eval_sampling, generator)
+    if checked == "random":
+        return RandomSampler(int(num_samples), _one_of(eval_sampling, EVAL_SAMPLINGS, "eval_sampling"), generator)
+    return SpatialSampler(int(num_samples), int(sample_padding), grid_size)
+
+
+def checked_sampling(
+    sampling_type: str,
+    num_samples: int,
+    sample_padding: int,
+    grid_size: tuple[int, int] | None,
+    eval_sampling: str,
+) -> SamplingType:
+    """The kind of sampling, if a sampler can be made of the rest."""
+    kind: SamplingType = _one_of(sampling_type, SAMPLING_TYPES, "sampling_type")
+    _one_of(eval_sampling, EVAL_SAMPLINGS, "eval_sampling")
+    if kind == "all":
+        return kind
+    if num_samples != -1:
+        checked_count(num_samples, "num_samples (other than -1)")
+    if kind == "random":
+        return kind
     padding = checked_count(sample_padding, "sample_padding", least=0)
     if grid_size is not None and max(num_samples, 1) > min(grid_size) - 2 * padding:
         raise InvalidInput(
             f"a sampling grid of {num_samples} x {num_samples} with padding {padding} "
             f"does not fit into {grid_size[0]} x {grid_size[1]} patches"
         )
-    return SpatialSampler(num_samples, padding, grid_size)
+    return kind
+
+
+def most_candidates(kind: SamplingType, num_samples: int, grid_size: tuple[int, int] | None) -> int | None:
+    """How many tokens a token may keep at most, whatever comes; None where nothing limits them.
+
+    >>> most_candidates("random", 32, None), most_candidates("all", -1, (14, 14)), most_candidates("all", -1, None)
+    (33, 197, None)
+    """
+    if kind == "all" or num_samples == -1:
+        return None if grid_size is None else grid_size[0] * grid_size[1] + 1
+    # Beside the samples there is the token itself and, for a grid, the class token.
+    return num_samples**2 + 2 if kind == "spatial" else num_samples + 1
+
+
+def _one_of(value: str, choices: tuple[Any, ...], name: str) -> Any:
+    if value not in choices:
+        raise InvalidInput(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return value

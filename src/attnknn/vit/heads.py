@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnknn.errors import InvalidInput
+from attnknn.ops.masks import check_masks, of_four
 
 _MOST: Final = 2**31 - 1
 
@@ -70,25 +71,28 @@ def checked_tokens(x: Tensor, dim: int) -> Tensor:
 
 
 def dense_mask(
-    x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool
+    x: Tensor, heads: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool
 ) -> Tensor | None:
     """One mask of ``scaled_dot_product_attention`` for tokens ``x``, from the three that a layer is given.
 
     Args:
         x: (batch, tokens, dim).
+        heads: Heads of the layer.
         attn_mask: Broadcasts as (batch, heads, queries, keys): True where a query may look, or what is added.
         key_padding_mask: (batch, keys), True where a key is padding.
         is_causal: Whether a query sees only keys up to its own index.
     """
-    allowed = attn_mask if attn_mask is not None and attn_mask.dtype == torch.bool else None
+    check_masks((x.shape[0], heads, x.shape[1], x.shape[1]), attn_mask, key_padding_mask)
+    given = None if attn_mask is None else of_four(attn_mask)
+    allowed = given if given is not None and given.dtype == torch.bool else None
     if key_padding_mask is not None:
         allowed = _both(allowed, ~key_padding_mask[:, None, None])
     if is_causal:
         tokens = torch.arange(x.shape[1], device=x.device)
         allowed = _both(allowed, tokens <= tokens[:, None])
-    if attn_mask is None or attn_mask.dtype == torch.bool:
+    if given is None or given.dtype == torch.bool:
         return allowed
-    added = attn_mask.to(x.dtype)
+    added = given.to(x.dtype)
     return added if allowed is None else torch.where(allowed, added, -torch.inf)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from attnknn.ops.token_attention import knn_attention
+from attnknn.ops.token_attention import nearest_attention
 from attnknn.vit.qkv import QkvAttention
 
 
@@ -60,7 +60,7 @@ class MultiHeadKvtAttention(QkvAttention):
 
         With ``return_indices`` also the kept tokens (batch, heads, tokens, K), by rank, -1 where there are fewer.
         """
-        mixed, indices = knn_attention(
+        mixed, indices = nearest_attention(
             *self.heads(x),
             self.K,
             scale=self.scale,
@@ -68,7 +68,6 @@ class MultiHeadKvtAttention(QkvAttention):
             key_padding_mask=key_padding_mask,
             is_causal=is_causal,
             dropout_p=self.rate,
-            return_indices=True,
         )
         out = self.projected(mixed)
         return (out, indices) if return_indices else out

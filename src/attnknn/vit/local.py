@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, pad, scaled_dot_product_attention
 
 from attnknn.errors import InvalidInput
+from attnknn.ops.masks import check_padding
 from attnknn.vit.heads import checked_count, checked_rate, checked_tokens, merge_heads, split_heads
 
 
@@ -78,6 +79,7 @@ class MultiHeadLocalAttention(nn.Module):
     def forward(self, x: Tensor, *, key_padding_mask: Tensor | None = None) -> Tensor:
         """(batch, tokens, dim) to the same; ``key_padding_mask`` (batch, tokens), True where one is padding."""
         tokens = checked_tokens(x, self.dim).shape[1]
+        check_padding((x.shape[0], tokens), key_padding_mask)
         if self.whole_windows_only and tokens % self.window_size:
             raise InvalidInput(
                 f"the reference looks at padding where windows of {self.window_size} do not divide the sequence, "

@@ -85,6 +85,7 @@ class TransformerEncoder(nn.Module):
 
     def __init__(self, dim: int, d_mlp: int, attention: nn.Module, dropout: float) -> None:
         super().__init__()
+        self.widths = dim, d_mlp
         self.attention = attention
         self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.dropout1, self.dropout2 = nn.Dropout(dropout), nn.Dropout(dropout)
@@ -160,7 +161,7 @@ class ViT(nn.Module):
         kind: Positions = _one_of(positions, get_args(Positions), "positions")
         patch = _pair(patch_size, "patch_size")
         self.grid_size = math.ceil(self.img_size[0] / patch[0]), math.ceil(self.img_size[1] / patch[1])
-        self.layers = _layer_names(layer, checked_count(num_layers, "num_layers"))
+        self.layers = layer_names(layer, checked_count(num_layers, "num_layers"))
         options = {"grid_size": self.grid_size, "attention_dropout": attention_dropout, **options}
         self.patch_embedding = PatchEmbedding(d_hidden, patch, in_channels)
         patches = self.grid_size[0] * self.grid_size[1]
@@ -193,12 +194,13 @@ class ViT(nn.Module):
     def kept_tokens(self, images: Tensor) -> list[Tensor | None]:
         """For each block, which tokens every token keeps: (batch, heads, tokens, K), or None where all count."""
         tokens, kept = self._embedded(images), []
-        for block in self._blocks():
+        for block in self.blocks():
             tokens, indices = block.with_kept(tokens)
             kept.append(indices)
         return kept
 
-    def _blocks(self) -> Iterator[TransformerEncoder]:
+    def blocks(self) -> Iterator[TransformerEncoder]:
+        """From the first to the last."""
         return (each for each in self.transformer_encoder if isinstance(each, TransformerEncoder))
 
     def _embedded(self, images: Tensor) -> Tensor:
@@ -255,7 +257,8 @@ def sinusoidal(tokens: int, dim: int) -> Tensor:
     return waves[:, :dim]  # an odd width ends with a sine
 
 
-def _layer_names(layer: str | Sequence[str], count: int) -> tuple[str, ...]:
+def layer_names(layer: str | Sequence[str], count: int) -> tuple[str, ...]:
+    """The name of the layer in each of so many blocks."""
     names = (layer,) * count if isinstance(layer, str) else tuple(layer)
     if len(names) != count:
         raise InvalidInput(f"layer must be one name or one for each of {count} blocks, got {len(names)} names")

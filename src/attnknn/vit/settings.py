@@ -104,6 +104,13 @@ class ViTOptions:
             precision="bfloat16" if self.use_amp else "float32",
         )
 
+    def told(self) -> dict[str, Any]:
+        """What a checkpoint must have been trained with: all that counts, but not how it is compiled."""
+        loop = self.loop()
+        unread = {name for name in ("momentum", "lr_step", "lr_gamma") if getattr(loop, name) is None}
+        left_out = {"use_compiled", "compile_mode", *unread}
+        return {name: value for name, value in self.state().items() if name not in left_out}
+
     def state(self) -> dict[str, Any]:
         """The options for JSON."""
         return asdict(self)

@@ -72,7 +72,7 @@ class MultiHeadSparseAttention(nn.Module):
         tokens = checked_tokens(x, self.dim).shape[1]
         q, k, v = (split_heads(each(x), self.num_heads) for each in (self.q_proj, self.k_proj, self.v_proj))
         rate = self.attention_dropout if self.training else 0.0
-        mask = dense_mask(x, attn_mask, key_padding_mask, is_causal)
+        mask = dense_mask(x, self.num_heads, attn_mask, key_padding_mask, is_causal)
         if self.sparse_mode == "all":
             mixed = scaled_dot_product_attention(q, k, v, mask, rate)
         elif mask is None:

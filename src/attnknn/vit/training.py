@@ -23,7 +23,8 @@ from attnknn.vit.settings import ViTOptions
 AUGMENTATION: Final = Augmentation(pad=4, fill="zero", flip=True)
 """What ``augment`` means."""
 
-_EVALUATED: Final = 256  # images at a time
+EVALUATED: Final = 256
+"""Images at a time where no gradient is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def train_vit(
     *,
     seed: int = 0,
     checkpoint: Path | None = None,
-    fingerprint: str = "",
+    fingerprint: str | Mapping[str, object] = "",
     progress: str | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     last: int | None = None,
@@ -126,11 +127,13 @@ def train_vit(
         options: How.
         seed: Of batches, augmentation, noise and dropout.
         checkpoint: File to save to after each epoch and to go on from.
-        fingerprint: Of data and model: a checkpoint with another one is refused.
+        fingerprint: Of data and model, as for :func:`~attnknn.train.loop.run`: a checkpoint with another one is
+            refused.
         progress: Title of a progress bar.
         on_epoch: Called with the numbers of each epoch, and ``best_epoch`` so far.
         last: Stop after this epoch, on the schedule of all.
     """
+    named = {"fingerprint": fingerprint} if isinstance(fingerprint, str) else fingerprint
     return run(
         ViTTask(model, rows, held, options),
         options.loop(),
@@ -138,7 +141,7 @@ def train_vit(
         device=rows.device,
         last=last,
         checkpoint=checkpoint,
-        fingerprint=f"{fingerprint}, {_unlooped(options)}",
+        fingerprint={**named, **options.told()},
         progress=progress,
         on_epoch=on_epoch,
     )
@@ -161,7 +164,7 @@ def evaluate(
     losses = []
     count = torch.zeros(2, device=frames.device)
     device = frames.device.type
-    at_once = min(_EVALUATED, len(frames))
+    at_once = min(EVALUATED, len(frames))
     for part in torch.split(torch.arange(len(frames), device=frames.device), at_once):
         # The last part is filled up with images that do not count: for another size all would be compiled anew.
         full = part if forward is None else torch.arange(at_once, device=part.device).add(part[0]) % len(frames)
@@ -173,12 +176,6 @@ def evaluate(
     top1, top5 = (each / len(frames) for each in count.tolist())
     total = float(torch.stack(losses).cpu().double().sum())  # not every device has doubles
     return Scores(total / len(frames), top1, top5)
-
-
-def _unlooped(options: ViTOptions) -> str:
-    """The options that those of the loop do not hold."""
-    names = ("criterion", "batch_size", "augment", "noise")
-    return ", ".join(f"{name} {getattr(options, name)}" for name in names)
 
 
 def loss_of(logits: Tensor, labels: Tensor, criterion: str) -> Tensor:
