@@ -122,9 +122,9 @@ def show(
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image.")],
     at: Annotated[str, typer.Option("--token", metavar="R,C", help="Row and column of a patch, from 0.")] = "0,0",
     head: Annotated[int, typer.Option(metavar="N", min=0, help="Which head, counted from 0.")] = 0,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Picture to write: .svg, .png or .html.")] = Path(
-        "kept.svg"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Picture to write: .svg, .html, or .png, which has no words.")
+    ] = Path("kept.svg"),
 ) -> None:
     """Draw which tokens each block keeps for one token of an image.
 
