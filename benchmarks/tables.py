@@ -13,12 +13,12 @@ from typing import Any
 
 import image_tables
 import vit_tables
-from attnknn.study.page import answered
+from attnknn.study.answers import answered
 from attnknn.study.plots import bars
 from attnknn.study.published import claims
 from attnknn.study.recipe import PARTS
-from attnknn.study.svg import STYLE, svg
 from attnknn.study.verdicts import JUDGED, short, verdict
+from attnknn.study.written import alone
 from image_tables import estimate, wrong
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -215,10 +215,16 @@ def answers(reports: Sequence[Report]) -> str:
         lines += [
             f"**{each['config']['data']}**, {seeds} seeds; `{each['command']}`",
             "",
-            *(f"- {name}: {answered(name, studies)}" for name in claims()),
+            *(_points(name, answered(name, studies)) for name in claims()),
             "",
         ]
     return "\n".join(lines)
+
+
+def _points(name: str, answer: str) -> str:
+    """An answer as a point of a list; where it has several sentences, each is a point below it."""
+    sentences = answer.split("; ")
+    return f"- {name}: {answer}" if len(sentences) == 1 else "\n  - ".join([f"- {name}:", *sentences])
 
 
 def recorded(results: Path, study: str = "main", data: Sequence[str] = DATA) -> list[dict[str, Any]]:
@@ -263,14 +269,7 @@ FIGURES = {"cifar10-accuracy": ("cifar10", "accuracy"), "adult-nll": ("adult", "
 def figures(results: Path) -> dict[str, str]:
     """The content of each figure's file, by its name in docs/figures."""
     reports = {data: json.loads((results / data / "main.json").read_text()) for data, _ in FIGURES.values()}
-    return {f"{name}.svg": _alone(svg(bars(reports[data], metric))) for name, (data, metric) in FIGURES.items()}
-
-
-def _alone(drawn: str) -> str:
-    """A figure of a page as a file of its own, in the colors that the page would give it."""
-    page = ".plot { color: #1f2933 } @media (prefers-color-scheme: dark) { .plot { color: #e6eaee } }"
-    head, _, rest = drawn.partition(">")
-    return f"{head}><style>{STYLE}{page}</style>{rest}\n"
+    return {f"{name}.svg": alone(bars(reports[data], metric)) for name, (data, metric) in FIGURES.items()}
 
 
 def main() -> None:

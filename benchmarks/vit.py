@@ -13,13 +13,11 @@ variant trains a few dozen steps, and ``timing.json`` in the same folder says ho
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import gc
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from attnknn.cli.vit_data import read
 from attnknn.estimator.options import training_device
 from attnknn.metrics import seed_interval
 from attnknn.study import record
+from attnknn.study.claims import claimed
 from attnknn.study.vit_run import VitData, run_vit
 from attnknn.vit import ViT, ViTOptions, train_vit
 from attnknn.vit.frames import Frames, channel_stats
@@ -110,7 +109,7 @@ def _train_all(asked: argparse.Namespace, names: list[str], device: str) -> None
     for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
         for name in names:
             folder = asked.out / f"{name}-{seed}"
-            with _claimed(folder) as mine:
+            with claimed(folder / "claim") as mine:
                 if not mine or (folder / RESULTS).exists():
                     continue
                 data, config = data or _data(asked), _config(asked, name)
@@ -118,19 +117,6 @@ def _train_all(asked: argparse.Namespace, names: list[str], device: str) -> None
                 told = {"out": folder, "seed": seed, "device": device, "given_commit": asked.commit}
                 found = run_vit(data, config, options, **told)
                 print(f"{name} seed {seed}: {found.test.top1:.4f}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _claimed(folder: Path) -> Iterator[bool]:
-    """Whether this process may train what the folder is for; nobody else may until it is done, or dead."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "claim").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
 
 
 def _laid_out(report: dict[str, Any], out: Path) -> None:

@@ -28,7 +28,18 @@ def beside(reports: Sequence[Report]) -> str:
 
 def _table(report: Report, *, others: bool = False) -> list[str]:
     told = ["published accuracy"] * others
-    titles = ["variant", "accuracy", *told, "validation", "while training", "*n*", "parameters", "GFLOPs", "ms / step", "memory"]
+    titles = [
+        "variant",
+        "accuracy",
+        *told,
+        "validation",
+        "while training",
+        "*n*",
+        "parameters",
+        "GFLOPs",
+        "ms / step",
+        "memory",
+    ]
     return [
         f"**{report['config']['data']}**, {_recipe(report['config'])}:",
         "",

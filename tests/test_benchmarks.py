@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnknn.study.claims import claimed
+
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -92,8 +94,8 @@ def test_a_timing_is_kept_in_the_record_too(trained, tmp_path):
     assert again["variants"] == record["variants"]
 
 
-def test_what_another_process_trains_is_left_to_it(trained, bench, tmp_path):
-    with bench._claimed(tmp_path / "first" / "attention-0") as mine:
+def test_what_another_process_trains_is_left_to_it(trained, tmp_path):
+    with claimed(tmp_path / "first" / "attention-0" / "claim") as mine:
         assert mine
         assert trained("--variants", "attention,kvt", "--seeds", "1") == ["kvt-0"]
     assert trained("--variants", "attention,kvt", "--seeds", "1") == ["attention-0"]

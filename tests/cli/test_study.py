@@ -37,6 +37,41 @@ def test_a_study_of_a_file_writes_a_report_twice_and_says_what_it_found(attnknn,
     assert attnknn.json(*asked)["methods"] == report["methods"]
 
 
+def test_a_study_leaves_tables_and_figures_unless_told_otherwise(attnknn, tables, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs attnknn[plots]")
+    asked = ("study", "main", "--data", tables["train"], "--target", "income", *QUICK)
+    attnknn(*asked, "--out", tmp_path / "run")
+    attnknn(*asked, "--out", tmp_path / "bare", "--no-figures")
+    for name, kinds in (("run", {".png", ".svg"}), ("bare", {".svg"})):
+        assert {path.suffix for path in (tmp_path / name / "figures").iterdir()} == kinds
+        assert {path.suffix for path in (tmp_path / name / "tables").iterdir()} == {".csv", ".tex"}
+
+
+@pytest.mark.parametrize("name", ["main", "all"])
+def test_the_help_names_the_extra_that_pictures_take(attnknn, name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = attnknn("study", name, "--help").stdout
+    assert shown.count("attnknn[plots]") == 2
+
+
+def test_what_to_know_of_the_rows_is_said_after_the_table(attnknn, tmp_path):
+    rows = [f"{at % 7},{at % 5},{'ab'[at % 2] if at else 'rare'}" for at in range(60)]
+    (tmp_path / "few.csv").write_text("\n".join(["x,y,kind", *rows]) + "\n")
+    asked = (
+        "--data",
+        tmp_path / "few.csv",
+        "--target",
+        "kind",
+        "--out",
+        tmp_path / "run",
+        "--methods",
+        "distance+raw",
+    )
+    shown = attnknn("study", "main", *asked, "--seeds", "1", "--k", "500", "--no-figures").stdout
+    assert "note: 'rare' (1 row): never tested" in shown
+    assert "note: k 500 is more than the bank of distance+raw holds" in shown
+
+
 def test_a_study_along_an_axis_is_quick_where_asked_and_never_goes_on_unasked(attnknn, tables, tmp_path):
     out = tmp_path / "run"
     asked = ("study", "noise", "--data", tables["train"], "--target", "income", "--out", out)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +13,13 @@ import pytest
 from mixed import mixed
 
 from attnknn import study
-from attnknn.errors import InvalidInput
+from attnknn.errors import InvalidInput, MissingExtra
 from attnknn.study import engine
+from attnknn.study.answers import answered
 from attnknn.study.compared import compare
-from attnknn.study.page import answered
+from attnknn.study.pdf import overview_sheets
 from attnknn.study.points import PLAIN_POINT, Scope, k_points, noise_points
+from attnknn.study.published import claims
 from attnknn.study.recipe import STUDIES, TOGETHER
 from attnknn.study.scopes import all_scopes, scope_of
 from attnknn.study.source import SOURCES
@@ -104,6 +109,63 @@ def test_the_page_of_all_answers_the_claims_from_the_study_that_can(together):
     assert "distance" not in answered("robustness", reports)
     assert page.index("The four claims") < page.index('id="main"')
     assert "quick: short trainings" in page
+
+
+def test_a_run_of_all_has_tables_and_figures_of_its_own(together):
+    _, _, out, found, _ = together
+    for name in SCOPES:
+        for kind in ("tables", "figures"):
+            there = {f"{name}-{path.name}": path.read_bytes() for path in (out / name / kind).iterdir()}
+            mine = {path.name: path.read_bytes() for path in (out / kind).glob(f"{name}-*")}
+            assert mine == there != {}, (name, kind)
+    rows = list(csv.DictReader(io.StringIO((out / "tables/claims.csv").read_text())))
+    assert [row["about"] for row in rows] == list(claims())
+    assert rows[0]["found"] == answered("calibration", list(found.report["studies"].values()))
+    assert (out / "tables/claims.tex").read_text().startswith("\\begin{tabular}{lrp{7cm}}")
+
+
+def test_a_run_of_all_has_a_pdf_of_its_own_where_asked(together, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs attnknn[plots]")
+    recipe, task, *_ = together
+    scopes = {"main": Scope(["sklearn-knn"]), "noise": SCOPES["noise"]}
+    how = {"seeds": [0], "out": tmp_path, "device": "cpu", "commit": "c", "also": ("pdf",)}
+    found = engine.run_all(recipe, task, scopes, **how).report
+    for folder in (tmp_path, tmp_path / "main", tmp_path / "noise"):
+        assert (folder / "report.pdf").read_bytes().startswith(b"%PDF-")
+    from matplotlib.text import Text
+
+    words = [
+        each.get_text()
+        for sheet in overview_sheets(found, {name: ({}, ()) for name in scopes})
+        for each in sheet.findobj(Text)
+    ]
+    places = [
+        words.index(each) for each in ("mixed: 2 studies", "The four claims", "main", "noise", "How it was made")
+    ]
+    assert places == sorted(places)
+    assert not list(tmp_path.rglob("*.png"))
+
+
+def test_without_matplotlib_a_pdf_is_refused_before_anything_is_run(together, tmp_path, monkeypatch):
+    recipe, task, *_ = together
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    how = {"seeds": [0], "device": "cpu", "commit": "c"}
+    with pytest.raises(MissingExtra, match="pip install"):
+        engine.run_all(recipe, task, SCOPES, out=tmp_path / "run", also=("pdf",), **how)
+    assert not (tmp_path / "run").exists()
+    scopes = {"main": Scope(["sklearn-knn"])}
+    found = engine.run_all(recipe, task, scopes, out=tmp_path / "run", also=("figures",), **how).report
+    assert found["studies"]["main"]["notes"][-1].startswith("no figures/*.png, but *.svg: figures need matplotlib")
+    assert (tmp_path / "run/figures/main-accuracy.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "named"), [("main", "'main'"), ("noise", "'noise'"), ("fun", "'main'"), (3, "'main'")]
+)
+def test_what_is_no_recipe_is_refused_in_one_line_that_says_how_to_make_one(given, named):
+    with pytest.raises(InvalidInput) as refused:
+        study.run(given)
+    assert str(refused.value) == f"run takes a recipe, such as study.recipe_of({named}, 'iris'); got {given!r}"
 
 
 def test_all_scopes_name_every_study_that_fits_the_data():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attnknn.metrics import accuracy, auc, nll
-from attnknn.study.differences import difference, pairs, under_draws
+from attnknn.study.differences import Draws, difference, interval_of, one_row, pairs, under_draws
 from attnknn.study.recipe import OURS
 from attnknn.study.verdicts import of_leads, short, verdict, verdicts
 
@@ -46,6 +46,53 @@ def test_draws_of_rows_are_what_taking_the_rows_would_give():
             assert found[name][at] == pytest.approx(metric(probabilities[rows], labels[rows]))
 
 
+def test_draws_of_a_table_are_those_of_a_part_of_it_and_never_empty():
+    draw = np.random.default_rng(4)
+    probabilities, labels = draw.dirichlet(np.ones(3), 40), draw.integers(0, 3, 40)
+    rows = np.array([3, 8, 21])
+    found = under_draws(probabilities[rows], labels[rows], 300, rows, 40)["nll"]
+    again, missed = np.random.default_rng(0), 0
+    for value in found:
+        drawn = again.integers(40, size=40)
+        part = drawn[np.isin(drawn, rows)]
+        missed += not len(part)
+        some = part if len(part) else rows
+        assert value == pytest.approx(nll(probabilities[some], labels[some]))
+    assert missed  # else the last line was not needed
+
+
+def test_an_interval_reaches_as_far_as_seeds_and_rows_do_and_one_row_further():
+    drawn = np.random.default_rng(3).normal(0.1, 0.05, 1000)
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    steady = interval_of([0.1, 0.1], drawn, step=0.01)
+    assert (steady["low"], steady["high"]) == pytest.approx((low - 0.01, high + 0.01))
+    shaken = interval_of([0.0, 0.2], drawn, step=0.01)
+    assert (shaken["low"], shaken["high"]) == (shaken["over_seeds"]["low"], shaken["over_seeds"]["high"])
+    assert shaken["over_rows"] == steady["over_rows"]
+    assert np.isnan(interval_of([0.1], drawn)["low"])
+    holes = interval_of([0.1, 0.1], np.where(np.arange(1000) % 2, np.nan, drawn))
+    assert holes["low"] == pytest.approx(np.percentile(drawn[::2], 2.5))
+    assert np.isnan(interval_of([0.1, 0.1], np.array([0.1, np.inf]))["high"])
+
+
+@pytest.mark.parametrize("differing", [1, 2, 3, 4, 6, 7, 8])  # five of five are on the edge: p is .0625
+def test_rows_that_all_speak_for_one_method_are_a_difference_where_a_sign_test_says_so(differing):
+    """Two seeds that agree to the row: only the rows can tell whether that is chance."""
+    tested = [np.arange(30), np.arange(30, 60)]
+    right = [np.arange(30) < (differing + at) // 2 for at in range(2)]
+    drawn = [
+        {
+            seed: under_draws(answers(each), np.zeros(30, np.int64), 2000, tested[seed], 60)["accuracy"]
+            for seed, each in enumerate(some)
+        }
+        for some in (right, [np.zeros(30, bool)] * 2)
+    ]
+    gaps = [float(each.mean()) for each in right]
+    drawn_gap = np.mean([drawn[0][seed] - drawn[1][seed] for seed in range(2)], axis=0)
+    rows = interval_of(gaps, drawn_gap, one_row("accuracy", tested))["over_rows"]
+    assert (rows["low"] > 0) == (stats.binomtest(differing, differing).pvalue < 0.05)
+
+
 def answers(right: np.ndarray) -> np.ndarray:
     return np.where(right[:, None], [[0.8, 0.2]], [[0.2, 0.8]])
 
@@ -63,7 +110,7 @@ def test_a_planted_effect_is_found_and_a_planted_zero_is_not(gain):
             right = shaken < rate
             values[at][seed] = float(right.mean())
             drawn[at][seed] = under_draws(answers(right), labels, 80)["accuracy"]
-    found = difference(*values, drawn)
+    found = difference(*values, Draws(*drawn))
     said = verdict("mine", "other", "accuracy", found)
     assert said.startswith(
         "mine has higher accuracy than other: +.0" if gain else "no difference found between mine"
@@ -85,13 +132,13 @@ def gap(low, high, rows=None):
         (gap(0.0, 0.0), "no difference found between a and b in NLL: +.0000 [.0000, .0000] over 3 seeds"),
         (
             gap(0.01, 0.02, rows=(-0.01, 0.04)),
-            "no difference found between a and b in NLL: +.0150 [.0100, .0200] over 3 seeds, "
-            "[-.0100, .0400] over test rows",
+            "no difference found between a and b in NLL: +.0150 [-.0100, .0400] over 3 seeds and their test rows",
         ),
         (
             gap(0.01, 0.02, rows=(0.005, 0.04)),
-            "a has higher NLL than b: +.0150 [.0100, .0200] over 3 seeds, [.0050, .0400] over test rows",
+            "a has higher NLL than b: +.0150 [.0050, .0400] over 3 seeds and their test rows",
         ),
+        (gap(0.1, 0.1), "a and b cannot be compared in NLL: seeds that agree by chance have no interval"),
         ({**gap(np.nan, np.nan), "seeds": [0]}, "a and b cannot be compared in NLL: one seed has no interval"),
         ({**gap(0, 0), "low": None}, "a and b cannot be compared in NLL: a value is not finite"),
     ],
@@ -100,7 +147,7 @@ def test_a_verdict_says_what_all_its_intervals_allow(found, said):
     assert verdict("a", "b", "NLL", found) == said
 
 
-@given(low=ends, width=st.floats(0, 1))
+@given(low=ends, width=st.floats(1e-6, 1))
 def test_a_verdict_flips_when_the_numbers_flip(low, width):
     high = low + width
     there, back = verdict("a", "b", "ECE", gap(low, high)), verdict("a", "b", "ECE", gap(-high, -low))

@@ -13,6 +13,7 @@ from attnknn import metrics
 from attnknn.errors import InvalidInput, MissingDevice, MissingExtra
 from attnknn.estimator import AttnKNNClassifier
 from attnknn.study import engine, record
+from attnknn.study.cells import Cells
 from attnknn.study.job import Fitted, Predictions
 from attnknn.study.methods import METHODS
 from attnknn.study.ours import uncalibrated
@@ -213,14 +214,68 @@ def test_one_model_under_two_names_is_told_and_never_called_no_difference(recipe
     assert not any("identical" in each for each in found["verdicts"] if "uniform" in each)
 
 
-def test_rows_are_drawn_where_all_seeds_share_them(recipe, task, tmp_path):
-    official = replace(recipe, train_rows=100, test_share=None)
-    found = study(official, task, tmp_path / "a").report
+@pytest.mark.parametrize("official", [False, True])
+def test_rows_are_drawn_with_and_without_an_official_test(recipe, task, tmp_path, official):
+    if official:
+        recipe = replace(recipe, train_rows=100, test_share=None)
+    found = study(recipe, task, tmp_path).report
     gap = found["differences"]["distance+raw"]["sklearn-knn"]["nll"]
-    assert gap["over_rows"]["low"] <= gap["mean"] <= gap["over_rows"]["high"]
-    assert any("over test rows" in each for each in found["verdicts"])
-    plain = study(recipe, task, tmp_path / "b").report
-    assert "over_rows" not in plain["differences"]["distance+raw"]["sklearn-knn"]["nll"]
+    for kind in ("over_seeds", "over_rows"):
+        assert gap["low"] <= gap[kind]["low"] <= gap[kind]["high"] <= gap["high"]
+    assert gap["over_rows"]["draws"] == recipe.draws
+    assert all("their test rows" in each for each in found["verdicts"] if "cannot be" not in each)
+
+
+def test_seeds_that_differ_by_the_same_row_find_no_difference(recipe, task, tmp_path, monkeypatch):
+    def right_but_for(wrong):
+        def method(job):
+            def predict(rows):
+                said = np.full((len(rows), 3), 0.05)
+                said[np.arange(len(rows)), job.task.codes[rows]] = 0.9
+                said[:wrong] = np.roll(said[:wrong], 1, axis=1)
+                return Predictions(said, said, 0.0)
+
+            return Fitted({}, 0.0, predict)
+
+        return method
+
+    monkeypatch.setitem(METHODS, "hgb", right_but_for(3))
+    monkeypatch.setitem(METHODS, "distance+raw", right_but_for(2))
+    found = study(recipe, task, tmp_path, ["hgb", "distance+raw"]).report
+    gap = found["differences"]["distance+raw"]["hgb"]["accuracy"]
+    assert gap["values"] == pytest.approx([1 / 30, 1 / 30])
+    assert gap["over_seeds"]["high"] - gap["over_seeds"]["low"] < 1e-9
+    assert found["verdicts"][0].startswith(
+        "no difference found between distance+raw and hgb in accuracy: +.0333 [-"
+    )
+
+
+def test_a_folder_of_an_older_version_goes_on_without_what_its_cells_lack(recipe, task, tmp_path):
+    study(recipe, task, tmp_path)
+    cells = Cells.open(tmp_path, recipe)
+    old, arrays = cells.read("sklearn-knn", 0), cells.predictions("sklearn-knn", 0)
+    for kind in ("metrics", "uncalibrated"):
+        old[kind] = {name: value for name, value in old[kind].items() if "smooth" not in name}
+    kept = {name: each for name, each in arrays.items() if not name.startswith("drawn_")}
+    cells.write("sklearn-knn", 0, {name: each for name, each in old.items() if name != "predictions"}, kept)
+    found = study(recipe, task, tmp_path).report
+    gap = found["differences"]["distance+raw"]["sklearn-knn"]["nll"]
+    assert "over_rows" not in gap
+    assert all(each.endswith("over 2 seeds") for each in found["verdicts"] if "cannot be" not in each)
+    first, second = found["methods"]["sklearn-knn"]["ece_smooth"]["values"]
+    assert first is None
+    assert second is not None
+
+
+@pytest.mark.parametrize("again", [QUICK, ["distance+raw"]])
+def test_a_cell_whose_predictions_are_lost_is_made_again_or_missing(recipe, task, tmp_path, again):
+    whole = study(recipe, task, tmp_path).report
+    (tmp_path / "cells/sklearn-knn-0.npz").unlink()
+    found = study(recipe, task, tmp_path, again).report
+    lost = "sklearn-knn" not in again
+    assert found["missing"] == (["sklearn-knn-0"] if lost else [])
+    assert (found["methods"]["sklearn-knn"]["nll"]["values"][0] is None) == lost
+    assert found["methods"]["distance+raw"] == whole["methods"]["distance+raw"]
 
 
 def test_what_no_cell_could_mend_is_refused_before_anything_is_written(recipe, task, tmp_path):

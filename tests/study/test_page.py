@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 
@@ -19,7 +21,7 @@ from attnknn.study.plots import plots_of
 from attnknn.study.points import noise_points
 from attnknn.study.tables import as_csv, as_latex
 from attnknn.study.verdicts import short
-from attnknn.study.written import write_figures
+from attnknn.study.written import not_drawn, write_figures
 
 VOID = {"meta", "br", "img", "hr"}
 
@@ -98,23 +100,29 @@ def test_claims_are_answered_from_the_numbers(ran):
             name: {**report["methods"]["hgb"], "ece": {**report["methods"]["hgb"]["ece"], "mean": value}}
             for name, value in (("uniform", 0.08), ("attention", 0.04))
         },
-        "differences": {"attention": {"uniform": {"accuracy": gap, "nll": lower, "ece": lower}}},
+        "differences": {
+            "attention": {"uniform": {"accuracy": gap, "nll": lower, "ece": lower}},
+            "attention@symmetric-0.4": {"uniform@symmetric-0.4": {"accuracy": {**gap, "low": -0.01}}},
+        },
         "points": {
             "": {"at": 0.0, "line": ""},
             **{f"symmetric-{at}": {"at": at, "line": "symmetric"} for at in (0.4, 0.2)},
         },
         "retention": {
-            "uniform@symmetric-0.4": {"mean": 0.8},
-            "attention@symmetric-0.4": {"mean": 0.9},
-            "attention@symmetric-0.2": {"mean": 0.95},
+            "uniform@symmetric-0.4": {"mean": 0.8, "low": -0.1, "high": 0.9, "values": [0.7, 0.9]},
+            "attention@symmetric-0.4": {"mean": 0.9, "low": 0.85, "high": 0.95, "values": [0.89, 0.91]},
+            "attention@symmetric-0.2": {"mean": 0.95, "low": None, "high": None, "values": [0.95, None]},
         },
         "settings": {"stages": [{"overhead": "attention adds 0.1 ms"}]},
     }
     page = page_of(told, {}, ())
     assert "attention has higher accuracy than uniform: +.0200 [.0100, .0300] over 2 seeds" in page
     assert "ECE changes by -50%" in page
-    assert "<b>attention keeps 90.0% and uniform keeps 80.0% of the accuracy at symmetric-0.4</b>" in page
-    assert "attention@symmetric-0.4 keeps 90.0% of its accuracy" in page
+    kept = "attention keeps 90.0% [85.0%, 95.0%] and uniform keeps 80.0% [0.0%, 90.0%] of the accuracy"
+    assert f"<b>{kept} at symmetric-0.4 over 2 seeds</b>" in page
+    assert "<b>no difference found between attention@symmetric-0.4 and uniform@symmetric-0.4 in accuracy" in page
+    assert "attention@symmetric-0.4 keeps 90.0% [85.0%, 95.0%] of its accuracy over 2 seeds" in page
+    assert "attention@symmetric-0.2 keeps 95.0% of its accuracy over 1 seed" in page
     assert "attention adds 0.1 ms" in page
 
 
@@ -197,12 +205,22 @@ def test_tables_hold_every_value_and_survive_latex(ran):
     )
 
 
-def test_figures_are_drawn_as_files_where_asked(ran):
+def test_figures_are_files_too_and_those_without_matplotlib_are_vectors(ran, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="needs attnknn[plots]")
     out, report, cells = ran
-    write_figures({**report, "methods": {"hgb": report["methods"]["hgb"]}}, cells)
-    assert {path.suffix for path in (out / "figures").iterdir()} == {".png", ".svg"}
-    assert (out / "figures/accuracy.png").read_bytes().startswith(b"\x89PNG")
+    plots = plots_of(report, cells, ("distance+raw",))
+    assert {path.name for path in (out / "figures").iterdir()} >= {"accuracy.svg", "confusion.svg"}
+    figures = {"accuracy": plots["accuracy"]}
+    write_figures(figures, tmp_path / "both")
+    assert (tmp_path / "both/accuracy.png").read_bytes().startswith(b"\x89PNG")
+    drawn = ElementTree.fromstring((tmp_path / "both/accuracy.svg").read_text())
+    assert drawn.tag.endswith("svg")
+    assert "var(--plot-0)" in (tmp_path / "both/accuracy.svg").read_text()  # its style is in it
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    write_figures(figures, tmp_path / "one")
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["accuracy.svg"]
+    assert not_drawn(["figures"]).startswith("no figures/*.png, but *.svg: figures need matplotlib: pip install")
+    assert not_drawn([]) is None
 
 
 def test_a_corrected_line_begins_where_nothing_is_to_be_corrected(ran):

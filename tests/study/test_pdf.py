@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from attnknn.errors import MissingExtra
 from attnknn.study import engine
+from attnknn.study.answers import sentences_of
 from attnknn.study.cells import Cells
 from attnknn.study.figures import Bars
-from attnknn.study.page import sentences_of
 from attnknn.study.paper import BOLD, MONO, SIZE, TEXT, Letters, Paper, wrapped
 from attnknn.study.pdf import sheets_of, write_pdf
 from attnknn.study.plots import plots_of
 from attnknn.study.published import claims, published
 from attnknn.study.tables import METRICS, in_words
+from attnknn.study.verdicts import short
 
 pytest.importorskip("matplotlib", reason="needs attnknn[plots]")
 LEADS = ("distance+raw",)
@@ -51,7 +52,7 @@ def long(ran):
         **report,
         "config": {**report["config"], "data": "iris"},
         "methods": dict.fromkeys([*names, "uniform"], found),
-        "retention": {name: {"mean": 0.9} for name in names},
+        "retention": {name: {"mean": 0.9, "low": 0.8, "high": 1.0, "values": [0.9, 0.9]} for name in names},
         "verdicts": [f"no difference found between {name} and another in NLL: because" for name in names],
         "settings": {"stages": [{"overhead": "adds 0.1 ms", "stages": [{"batch": 1000, "ms_per_query": times}]}]},
         "places": {
@@ -78,8 +79,8 @@ def squeezed(words):
 
 
 def said(sheets):
-    """All words without the spaces, where lines may have been broken."""
-    return squeezed("".join(each.get_text() for sheet in sheets for each in texts(sheet)))
+    """All words without the spaces, where lines may have been broken, and without what stands at the feet."""
+    return squeezed("".join(each.get_text() for sheet in sheets for each in texts(sheet)[2:]))
 
 
 @pytest.mark.parametrize("which", ["ran", "long"])
@@ -90,7 +91,8 @@ def test_every_sentence_number_and_title_is_there(which, request):
     assert all(squeezed(claim.claim) in words for claim in claims().values())
     for kind in ("methods", "uncalibrated"):
         for metrics in report[kind].values():
-            for name in METRICS.keys() & metrics.keys():
+            assert f"floor{short(metrics['ece_floor']['mean'])}" in words
+            for name in (METRICS.keys() & metrics.keys()) - {"ece_floor"}:
                 for text in in_words(metrics[name], name):
                     assert text.replace(" ", "") in words
     assert all(squeezed(figure.title) in words for figure in figures.values())
@@ -178,7 +180,7 @@ def test_nothing_is_cut_off_and_no_words_cover_others(which, request):
 def test_a_file_is_of_A4_and_always_the_same(ran, tmp_path):
     report, figures = ran
     for name in ("one", "again"):
-        write_pdf(report, figures, LEADS, tmp_path / f"{name}.pdf")
+        write_pdf(sheets_of(report, figures, LEADS), "a title", tmp_path / f"{name}.pdf")
     one, again = ((tmp_path / f"{name}.pdf").read_bytes() for name in ("one", "again"))
     assert one == again
     assert one.startswith(b"%PDF-")
@@ -200,7 +202,7 @@ def test_a_report_of_one_seed_without_methods_has_sheets_too(ran):
 def test_without_matplotlib_the_message_says_what_to_install(ran, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtra, match=re.escape("pip install 'attnknn[plots]'")):
-        write_pdf(*ran, LEADS, tmp_path / "report.pdf")
+        write_pdf(sheets_of(*ran, LEADS), "a title", tmp_path / "report.pdf")
     assert not list(tmp_path.iterdir())
 
 

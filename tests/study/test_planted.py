@@ -15,7 +15,7 @@ from scipy import stats
 from attnknn import metrics
 from attnknn.metrics.scores import accuracy_of
 from attnknn.study.cells import Cells
-from attnknn.study.differences import difference
+from attnknn.study.differences import Draws, difference, one_row
 from attnknn.study.engine import run_study
 from attnknn.study.methods import METHODS
 from attnknn.study.recipe import Validation
@@ -93,7 +93,7 @@ def test_draws_of_the_same_rows_are_narrower_than_draws_of_other_rows():
     under = [[accuracy_of(answers(each, CODES), CODES)(drawn.astype(float)) for drawn in counts] for each in right]
     values = [{0: float(each.mean())} for each in right]
     same, other = (
-        difference(*values, ({0: under[0][0]}, {0: under[1][at]}))["over_rows"] for at in (0, 1)
+        difference(*values, Draws({0: under[0][0]}, {0: under[1][at]}))["over_rows"] for at in (0, 1)
     )  # fmt: skip
     assert same["high"] - same["low"] < 0.5 * (other["high"] - other["low"])
 
@@ -111,9 +111,54 @@ def test_what_a_few_test_rows_favor_in_every_seed_is_no_finding():
         values = [{s: float(each[s].mean()) for s in SEEDS} for each in right]
         drawn = [{s: accuracy_of(answers(each[s], CODES), CODES)(counts) for s in SEEDS} for each in right]
         by_seeds += not said(*values).startswith("no difference")
-        by_both += not said(*values, tuple(drawn)).startswith("no difference")
+        by_both += not said(*values, Draws(*drawn)).startswith("no difference")
     assert by_seeds > 0.5 * TIMES
     assert by_both <= binomial(0.05)[1]
+
+
+def compared(time, seeds, tested, table, differing, gain):
+    """The difference of two methods on splits of one table; a row's luck is half its own, half that of a seed."""
+    draw = np.random.default_rng([time, 7])
+    rows = [draw.permutation(table)[:tested] if table > tested else np.arange(tested) for _ in range(seeds)]
+    own, counts = draw.random(table), draw.multinomial(table, np.full(table, 1 / table), 200).astype(float)
+    right: list[dict] = [{}, {}]
+    for seed in range(seeds):
+        luck = np.where(draw.random(table) < 0.5, own, draw.random(table))[rows[seed]]
+        right[0][seed] = luck < (differing + gain) / 2
+        right[1][seed] = luck > 1 - (differing - gain) / 2
+    values = [{seed: float(each.mean()) for seed, each in some.items()} for some in right]
+    drawn = [
+        {
+            s: accuracy_of(answers(each, CODES[:tested]), CODES[:tested])(counts[:, rows[s]])
+            for s, each in some.items()
+        }
+        for some in right
+    ]
+    return difference(*values, Draws(*drawn, one_row("accuracy", rows)))
+
+
+DESIGNS = [(2, 30, 150, 0.1), (5, 30, 150, 0.2), (3, 30, 30, 0.05), (5, 30, 30, 0.05), (5, 300, 1000, 0.05)]
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.02])
+@pytest.mark.parametrize(("seeds", "tested", "table", "differing"), DESIGNS)
+def test_an_interval_covers_the_truth_with_few_seeds_few_rows_and_rows_that_seeds_share(
+    seeds, tested, table, differing, gain
+):
+    found = [compared(time, seeds, tested, table, differing, gain) for time in range(TIMES)]
+    covered = sum(each["low"] <= gain <= each["high"] for each in found)
+    assert covered >= binomial(0.95)[0]
+    said = [verdict("a", "b", "accuracy", each) for each in found]
+    if not gain:
+        assert sum("no difference found" not in each for each in said) <= binomial(0.05)[1]
+    assert sum(each.startswith("a has lower") for each in said) <= binomial(0.025)[1]
+
+
+def test_seeds_alone_would_call_a_zero_a_difference_where_they_agree_by_chance():
+    found = [compared(time, 2, 30, 150, 0.1, 0.0) for time in range(TIMES)]
+    ends = [[each[kind] for each in found] for kind in ("over_seeds", "over_rows")]
+    by_seeds, by_rows = (sum(one["low"] > 0 or one["high"] < 0 for one in some) for some in ends)
+    assert by_seeds > binomial(0.05)[1] > by_rows
 
 
 @pytest.mark.parametrize("official", [False, True])
@@ -141,7 +186,7 @@ def test_a_report_says_what_was_planted(many, tmp_path, monkeypatch, official, g
     found = run_study(recipe, task, methods=methods, seeds=SEEDS, out=tmp_path, device="cpu").report
     gap = found["differences"]["attention"]["distance"]["accuracy"]
     assert gap["low"] <= gain <= gap["high"]
-    assert ("over_rows" in gap) == official
+    assert gap["low"] <= gap["over_rows"]["low"] < gap["over_rows"]["high"] <= gap["high"]
     for start in (accuracy, nll):
         assert [each for each in found["verdicts"] if each.startswith(start)]
     assert found["identical"] == []

@@ -13,7 +13,7 @@ from attnknn.estimator import AttnKNNClassifier
 from attnknn.study import engine
 from attnknn.study.audit import audit, changed
 from attnknn.study.correction import Corrected
-from attnknn.study.engine import Shared, job_at, recalls
+from attnknn.study.engine import Shared, job_at
 from attnknn.study.methods import METHODS, has_meaning
 from attnknn.study.ours import Ours
 from attnknn.study.points import (
@@ -29,6 +29,7 @@ from attnknn.study.points import (
     tail_points,
 )
 from attnknn.study.recipe import STUDIES, Noise
+from attnknn.study.scored import recalls
 from attnknn.study.splits import at_point, noisy, parts, wrong_labels
 
 RAW = "distance+raw"

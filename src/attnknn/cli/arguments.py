@@ -139,7 +139,9 @@ def check_outside(out: Path | None, data: str) -> None:
         raise InvalidInput(f"{out} lies inside {data}, whose folders are classes; choose another place")
 
 
-StudyOut = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for cells and report.json.")]
+StudyOut = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="Folder for cells, report, tables and figures.")
+]
 Seeds = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, max=100, help="How many seeds; 5 when left out, 2 with --quick."),
@@ -158,9 +160,13 @@ Quick = Annotated[
     ),
 ]
 Figures = Annotated[
-    bool, typer.Option("--figures", help="Also draw DIR/figures/*.png and *.svg; takes attnknn[plots].")
+    bool,
+    typer.Option(
+        "--figures/--no-figures",
+        help=r"Draw DIR/figures/*.png beside *.svg, or leave them out; pictures take attnknn\[plots].",
+    ),
 ]
-Pdf = Annotated[bool, typer.Option("--pdf", help="Also write DIR/report.pdf; takes attnknn[plots].")]
+Pdf = Annotated[bool, typer.Option("--pdf", help=r"Also write DIR/report.pdf; takes attnknn\[plots].")]
 Resume = Annotated[
     bool, typer.Option("--resume/--no-resume", help="Go on where a run in DIR was stopped, or refuse to.")
 ]

@@ -65,6 +65,8 @@ def _show(study: Study, report: Mapping[str, Any]) -> None:
     _show_found(report)
     for cell, reason in report["not_run"].items():
         screen.line(f"{cell} not run: {reason}")
+    for note in report["notes"]:
+        screen.line(f"note: {note}")
     for cells in report["identical"]:
         screen.line(f"identical predictions, so the same model under several names: {', '.join(cells)}")
     sentences = of_leads(report["verdicts"], study.leads)
@@ -79,8 +81,8 @@ def _show(study: Study, report: Mapping[str, Any]) -> None:
 
 def _show_found(report: Mapping[str, Any]) -> None:
     """What some studies find beside metrics: checks of the theory, times, what is left under noise."""
+    from attnknn.study.answers import checked, overheads, retained
     from attnknn.study.efficiency import HEAD, table
-    from attnknn.study.page import checked, overheads, retained
 
     for sentence in (*checked(report), *overheads(report), *retained(report)):
         screen.line(sentence)

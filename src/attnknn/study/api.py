@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Collection, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from attnknn.study.written import Extra
 
 if TYPE_CHECKING:
     import pandas as pd
+
+FIGURES: Final[tuple[Extra, ...]] = ("figures",)
 
 
 def recipe_of(
@@ -71,7 +73,7 @@ def run(
     out: str | PathLike[str] | None = None,
     device: str = "auto",
     data_dir: str | PathLike[str] | None = None,
-    also: Collection[Extra] = (),
+    also: Collection[Extra] = FIGURES,
     say: Say = lambda text: None,
 ) -> Outcome:
     """Run a recipe, as ``attnknn study`` does.
@@ -86,15 +88,16 @@ def run(
         out: Folder for cells, report, page and tables; what it has already is not run again. None keeps nothing.
         device: Where our methods run.
         data_dir: Folder of the data sets' files; else ATTNKNN_DATA.
-        also: ``figures`` and ``pdf`` draw files too.
+        also: ``figures`` draws them as .png beside .svg, where there is matplotlib; ``pdf`` writes ``report.pdf``.
         say: Hears what is being done and how long it may take.
 
     Returns:
         The report, and why some cells have no numbers.
 
     Raises:
-        InvalidInput: Other rows than the recipe speaks of, or a folder of another study.
+        InvalidInput: No recipe, other rows than it speaks of, or a folder of another study.
     """
+    _check_recipe(recipe)
     rows, labels = _rows(recipe.data, X, y, data_dir)
     if content_hash(rows, labels) != recipe.data_hash:
         raise InvalidInput(f"these are not the rows of {recipe.data!r} that the recipe was made for")
@@ -102,13 +105,20 @@ def run(
     images = is_images(rows)
     which = range(2 if quick else 5) if seeds is None else range(seeds) if isinstance(seeds, int) else seeds
     with tempfile.TemporaryDirectory() as nowhere:
-        how: dict[str, Any] = {"seeds": which, "out": Path(out or nowhere), "device": device, "also": also}
+        kept = () if out is None else also  # nobody would see what is drawn into a folder that goes
+        how: dict[str, Any] = {"seeds": which, "out": Path(out or nowhere), "device": device, "also": kept}
         if recipe.study == EVERYTHING.name:
             if methods is not None or along is not None:
                 raise InvalidInput("all studies run as usual; name one of them to choose its methods or places")
             return run_all(recipe, task, all_scopes(images=images, quick=quick), say=say, **how)
         scope = scope_of(STUDIES[recipe.study], images=images, methods=methods, along=along, quick=quick)
         return run_study(recipe, task, methods=scope.methods, points=scope.points, say=say, **how)
+
+
+def _check_recipe(given: Any) -> None:
+    if not isinstance(given, Recipe):
+        study = given if given in (*STUDIES, EVERYTHING.name) else "main"
+        raise InvalidInput(f"run takes a recipe, such as study.recipe_of({study!r}, 'iris'); got {given!r}")
 
 
 def _rows(

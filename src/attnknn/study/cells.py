@@ -83,9 +83,11 @@ class Cells:
         return cell
 
     def done(self, method: str, seed: int) -> bool:
-        """Whether the cell holds numbers; one that was not run is tried again."""
+        """Whether the cell holds numbers; one that was not run, or whose predictions are lost, is made again."""
         cell = self.read(method, seed)
-        return cell is not None and "not_run" not in cell
+        if cell is None or "not_run" in cell:
+            return False
+        return "predictions" not in cell or self.path(method, seed).with_suffix(".npz").exists()
 
     def all(self) -> dict[tuple[str, int], dict[str, Any]]:
         """Every cell of the folder by method and seed, those that were not run included."""

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from attnknn.errors import InvalidInput
 from attnknn.study.cells import RECIPE, Cells, flat
-from attnknn.study.differences import DRAWN, difference
-from attnknn.study.job import Floats
+from attnknn.study.differences import DRAWN, Draws, difference, one_row
 from attnknn.study.methods import METHODS
 from attnknn.study.points import method_of
 from attnknn.study.recipe import EVERYTHING, Recipe
@@ -222,9 +221,7 @@ def _compared(runs: tuple[Run, Run], name: str) -> dict[str, Any]:
     return {"seeds": seeds, "identical_seeds": identical, **means, "differences": known}
 
 
-def _drawn(
-    kept: Sequence[Mapping[int, Arrays]], metric: str
-) -> tuple[dict[int, Floats], dict[int, Floats]] | None:
+def _drawn(kept: Sequence[Mapping[int, Arrays]], metric: str) -> Draws | None:
     """A metric of the second and the first run under the same draws of test rows, where all cells have them."""
     name = DRAWN + metric
     every = [arrays.get(name) for cells in kept for arrays in cells.values()]
@@ -232,7 +229,8 @@ def _drawn(
     if not draws:
         return None
     first, second = ({seed: arrays[name][:draws] for seed, arrays in cells.items()} for cells in kept)
-    return second, first  # more draws only add to the same first ones
+    # More draws only add to the same first ones.
+    return Draws(second, first, one_row(metric, (arrays["rows"] for arrays in kept[0].values())))
 
 
 def _beyond(mine: Run, other: Run) -> dict[str, list[int]]:

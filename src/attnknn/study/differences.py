@@ -1,9 +1,9 @@
-"""Paired differences between methods: over seeds, and over test rows where all seeds share them."""
+"""Paired differences between methods, with intervals for other seeds and for other test rows."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,9 @@ BUILDERS = {
     "aurc": aurc_of,
     "auc": auc_of,
 }
+COUNTED = ("accuracy", "f1_macro")
+"""Metrics that count rows, so that they are no finer than one row."""
+
 LEVEL = 0.95
 DRAWN = "drawn_"
 """Begins the name of a cell's array that holds a metric under every draw of test rows."""
@@ -54,10 +57,21 @@ def image_pairs(methods: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
+class Draws(NamedTuple):
+    """A metric of two methods under the same draws of test rows, by seed.
+
+    ``step`` is what one row can change at most: a metric that counts rows is no finer than that.
+    """
+
+    mine: Mapping[int, Floats]
+    other: Mapping[int, Floats]
+    step: float = 0.0
+
+
 def difference(
     mine: Mapping[int, float],
     other: Mapping[int, float],
-    drawn: tuple[Mapping[int, Floats], ...] | None = None,
+    drawn: Draws | None = None,
     identical: Collection[int] = (),
 ) -> dict[str, Any] | None:
     """Mine minus the other, on the seeds that both have; None where there is no such seed.
@@ -71,34 +85,86 @@ def difference(
     seeds = sorted(set(mine) & set(other))
     if not seeds:
         return None
-    values = [mine[seed] - other[seed] for seed in seeds]
-    mean = seed_interval(values, LEVEL)
-    found: dict[str, Any] = {
-        "mean": mean.value,
-        "low": mean.low,
-        "high": mean.high,
-        "values": values,
-        "seeds": seeds,
-    }
+    gaps = None if drawn is None else np.mean([drawn.mine[seed] - drawn.other[seed] for seed in seeds], axis=0)
+    found = interval_of([mine[seed] - other[seed] for seed in seeds], gaps, 0.0 if drawn is None else drawn.step)
+    found["seeds"] = seeds
     if set(seeds) & set(identical):
         found["identical_seeds"] = [seed for seed in seeds if seed in identical]
-    if drawn is not None:
-        gaps = np.mean([drawn[0][seed] - drawn[1][seed] for seed in seeds], axis=0)
-        tail = 50 * (1 - LEVEL)
-        low, high = np.percentile(gaps, [tail, 100 - tail]) if np.isfinite(gaps).all() else (np.nan, np.nan)
-        found["over_rows"] = {"low": float(low), "high": float(high), "draws": len(gaps)}
     return found
 
 
-def under_draws(probabilities: Floats, labels: Rows, draws: int) -> dict[str, Floats]:
-    """Every metric under draws of rows with replacement; the same number of rows gives the same draws."""
+def interval_of(values: Sequence[float], drawn: Floats | None = None, step: float = 0.0) -> dict[str, Any]:
+    """The mean of paired values, with an interval for other seeds and other test rows.
+
+    It reaches as far as the wider of two at each end: Student's t over seeds, and the bootstrap over test rows.
+    Few seeds may agree by chance, and then the first alone would have no width.
+
+    Args:
+        values: One for each seed.
+        drawn: Their mean under draws of test rows; None where rows were not drawn.
+        step: What one row can change at most; the second interval is that much wider at both ends.
+    """
+    mean = seed_interval(values, LEVEL)
+    found = {"mean": mean.value, "low": mean.low, "high": mean.high, "values": list(values)}
+    if drawn is None:
+        return found
+    low, high = _percentiles(drawn, step)
+    hull = (float(np.min([mean.low, low])), float(np.max([mean.high, high])))  # what is unknown stays so
+    each = {
+        "over_seeds": {"low": mean.low, "high": mean.high},
+        "over_rows": {"low": low, "high": high, "draws": len(drawn)},
+    }
+    return {**found, "low": hull[0], "high": hull[1], **each}
+
+
+def _percentiles(drawn: Floats, step: float) -> tuple[float, float]:
+    """Ends that hold all but 5 % of the draws; a draw without a value, as AUC without a class, is left out."""
+    known = drawn[~np.isnan(drawn)]
+    if not len(known) or not np.isfinite(known).all():
+        return np.nan, np.nan
+    tail = 50 * (1 - LEVEL)
+    low, high = np.percentile(known, [tail, 100 - tail])
+    return float(low) - step, float(high) + step
+
+
+def one_row(metric: str, tested: Iterable[Rows]) -> float:
+    """What one test row can change in a metric at most, where it counts rows; ``tested`` are those of each seed.
+
+    This is McNemar's correction: where methods differ in few rows, these have to agree on who is better.
+
+    >>> one_row("accuracy", [np.arange(4), np.arange(2, 6)]), one_row("nll", [np.arange(4)])
+    (0.16666666666666666, 0.0)
+    """
+    return 1 / len(np.unique(np.concatenate([*tested]))) if metric in COUNTED else 0.0
+
+
+def under_draws(
+    probabilities: Floats, labels: Rows, draws: int, rows: Rows | None = None, of: int | None = None
+) -> dict[str, Floats]:
+    """Every metric under draws of rows with replacement.
+
+    Args:
+        probabilities: (n, classes).
+        labels: (n,) true classes.
+        draws: How many.
+        rows: (n,) which rows of a larger table these are; None draws from these alone.
+        of: How many rows the table has. Cells of one table share its draws, so that a row that several seeds test
+            is drawn for all of them.
+    """
     names = [name for name in BUILDERS if name != "auc" or probabilities.shape[1] == 2]
     built = {name: BUILDERS[name](probabilities, labels) for name in names}
     found: dict[str, list[Floats]] = {name: [] for name in names}
     random = np.random.default_rng(0)
-    rows = len(labels)
-    for size in chunks(draws, rows):
-        counts = np.stack([np.bincount(random.integers(rows, size=rows), minlength=rows) for _ in range(size)])
+    count = len(labels) if of is None else of
+    for size in chunks(draws, count):
+        weights = _counts(random, size, count, rows)
         for name, value in built.items():
-            found[name].append(value(counts.astype(np.float64)))
+            found[name].append(value(weights))
     return {name: np.concatenate(each) for name, each in found.items()}
+
+
+def _counts(random: np.random.Generator, draws: int, count: int, rows: Rows | None) -> Floats:
+    """How often each row is drawn; a draw that misses all rows of a small test counts each of them once."""
+    every = np.stack([np.bincount(random.integers(count, size=count), minlength=count) for _ in range(draws)])
+    mine = every if rows is None else every[:, rows]
+    return np.where(mine.any(axis=1, keepdims=True), mine, 1).astype(np.float64)

@@ -9,21 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from attnknn import metrics
 from attnknn.errors import InvalidInput, MissingExtra
 from attnknn.estimator.options import search_device
 from attnknn.study import record
 from attnknn.study.cells import Cells
-from attnknn.study.differences import DRAWN, under_draws
 from attnknn.study.efficiency import PLACES, quick_places, run_places
-from attnknn.study.job import FITTED, Fitted, Floats, Job, Stopwatch
+from attnknn.study.job import FITTED, Job, Stopwatch
 from attnknn.study.methods import METHODS, has_meaning
+from attnknn.study.notes import notes_of
 from attnknn.study.ours import Ours
 from attnknn.study.points import PLAIN_POINT, Point, Scope, cell_name
 from attnknn.study.recipe import Recipe
+from attnknn.study.rendered import need_matplotlib
 from attnknn.study.report import report_of
-from attnknn.study.splits import Parts, Rows, Task, at_point, parts
-from attnknn.study.written import EXTRAS, Extra, write_overview, write_report
+from attnknn.study.scored import scored
+from attnknn.study.splits import Task, at_point, parts
+from attnknn.study.written import Drawn, Extra, not_drawn, write_overview, write_report
 
 Say = Callable[[str], None]
 
@@ -76,6 +77,8 @@ class Plan:
     """One study of a run: its folder, the cells that it is to have, and where models of some are kept."""
 
     cells: Cells
+    scope: Scope
+    seeds: Sequence[int]
     every: tuple[Asked, ...]
     models: Mapping[tuple[str, int], Path]
 
@@ -100,7 +103,7 @@ class Plan:
             if has_meaning(METHODS[method], point)
         )
         models = {(method, seed): out / "models" / f"{method}-{seed}" for method in keep for seed in seeds}
-        return cls(Cells.open(out, recipe), every, models)
+        return cls(Cells.open(out, recipe), scope, seeds, every, models)
 
     def todo(self) -> list[Asked]:
         """The cells that are missing, and those whose model is."""
@@ -134,17 +137,17 @@ def run_study(
         device: Where our methods run.
         commit: The commit of the source, where there is no git to ask.
         keep: Methods whose models are saved in ``out / "models"``, as ``method-seed``.
-        also: What is written beside the report and its page; that takes matplotlib.
+        also: ``figures`` draws them as .png too, where there is matplotlib; ``pdf`` writes ``report.pdf``.
         say: Hears what is being done and how long it may take.
 
     Raises:
         InvalidInput: Something that no cell could mend, such as a folder of another study.
     """
     machine = Machine.here(device, commit)
-    _check_rows(task, recipe, seeds)
+    _check(task, recipe, seeds, also)
     plan = Plan.of(recipe, Scope(methods, points), seeds, out, keep)
     failed = _fill([plan], task, machine, say)[0]
-    return Outcome(_finished(plan, failed, machine, also, say), failed)
+    return Outcome(_finished(plan, failed, Closing(task, machine, also, say))[0], failed)
 
 
 def run_all(
@@ -178,47 +181,58 @@ def run_all(
         InvalidInput: As in ``run_study``.
     """
     machine, watch = Machine.here(device, commit), Stopwatch()
-    _check_rows(task, recipe, seeds)
+    _check(task, recipe, seeds, also)
     Cells.open(out, recipe)
     plans = [Plan.of(replace(recipe, study=name), scope, seeds, out / name) for name, scope in scopes.items()]
     run = sum(len(plan.todo()) for plan in plans)
     failed = _fill(plans, task, machine, say)
-    reports = {
-        plan.cells.recipe.study: _finished(plan, reasons, machine, also, say)
+    closing = Closing(task, machine, also, say)
+    ended = {
+        plan.cells.recipe.study: _finished(plan, reasons, closing)
         for plan, reasons in zip(plans, failed, strict=True)
     }
+    reports = {name: report for name, (report, _) in ended.items()}
     told = {"study": recipe.study, "config": recipe.config(), "recipe": recipe.hash}
     told |= {"run": {"cells": run, "seconds": watch.seconds}, "studies": reports}
     report = record.recorded(told, given_commit=machine.commit)
-    write_overview(report, [plan.cells for plan in plans], out)
+    say("writing the report of all")
+    write_overview(report, {name: drawn for name, (_, drawn) in ended.items()}, out, also)
     named = {
         f"{name}: {cell}": why for name, some in zip(reports, failed, strict=True) for cell, why in some.items()
     }
     return Outcome(report, named)
 
 
-def _check_rows(task: Task, recipe: Recipe, seeds: Sequence[int]) -> None:
+def _check(task: Task, recipe: Recipe, seeds: Sequence[int], also: Collection[Extra]) -> None:
     """What no cell could mend is told before any is run."""
+    if "pdf" in also:
+        need_matplotlib()
     for seed in seeds:
         parts(task, recipe, seed)
 
 
-def _finished(
-    plan: Plan, failed: Mapping[str, str], machine: Machine, also: Collection[Extra], say: Say
-) -> dict[str, Any]:
-    """Write what a study leaves, from all cells that its folder has; returns the report."""
-    study, out = plan.cells.recipe.study, plan.cells.folder
-    say(f"writing the report of {study}")
+@dataclass(frozen=True, slots=True, eq=False)
+class Closing:
+    """What the reports of a run share."""
+
+    task: Task
+    machine: Machine
+    also: Collection[Extra]
+    say: Say
+
+
+def _finished(plan: Plan, failed: Mapping[str, str], how: Closing) -> tuple[dict[str, Any], Drawn]:
+    """Write what a study leaves, from all cells that its folder has; returns the report, and what was drawn."""
+    recipe, out = plan.cells.recipe, plan.cells.folder
+    how.say(f"writing the report of {recipe.study}")
     told = report_of(plan.cells, [asked.cell for asked in plan.every], failed)
-    if study == "efficiency":
-        places = PLACES if plan.cells.recipe.most_rows is None else quick_places()
-        told["places"] = run_places(out / "places", places, say)
-    report = record.recorded(told, given_commit=machine.commit)
-    write_report(report, plan.cells)
-    for extra in also:
-        say(f"drawing {extra}")
-        EXTRAS[extra](report, plan.cells)
-    return report
+    if recipe.study == "efficiency":
+        places = PLACES if recipe.most_rows is None else quick_places()
+        told["places"] = run_places(out / "places", places, how.say)
+    told["notes"] = notes_of(told, recipe, how.task, plan.scope, plan.seeds)
+    told["notes"] += [why] if (why := not_drawn(how.also)) is not None else []
+    report = record.recorded(told, given_commit=how.machine.commit)
+    return report, write_report(report, plan.cells, how.also)
 
 
 def _fill(plans: Sequence[Plan], task: Task, machine: Machine, say: Say) -> list[dict[str, str]]:
@@ -274,7 +288,7 @@ def run_cell(cells: Cells, job: Job, method: str, machine: Machine, keep: Path |
             job.shared[f"{FITTED}{name}"] = fitted
         if keep is not None and fitted.save is not None:
             fitted.save(keep)
-        content, arrays = _scored(job, fitted)
+        content, arrays = scored(job, fitted)
     except MissingExtra as problem:
         cells.write(name, job.seed, {"not_run": str(problem), **machine.told()})
         return None
@@ -288,67 +302,6 @@ def _trains_alone(method: str) -> bool:
     """Whether no other method or study asks for what it fitted, so that it need not be held."""
     ours = METHODS[method]
     return isinstance(ours, Ours) and ours.trained_alone
-
-
-def scores(probabilities: Floats, labels: Rows, draws: int) -> dict[str, float]:
-    """Every metric of a cell."""
-    found = {
-        "accuracy": metrics.accuracy(probabilities, labels),
-        "f1_macro": metrics.f1_macro(probabilities, labels),
-        "nll": metrics.nll(probabilities, labels),
-        "ece": metrics.ece(probabilities, labels),
-        "ece_floor": metrics.ece_floor(probabilities, draws=draws),
-        "brier": metrics.brier(probabilities, labels),
-        "aurc": metrics.aurc(probabilities, labels),
-        "balanced_accuracy": float(
-            np.mean([value for value in recalls(probabilities, labels) if value is not None])
-        ),
-    }
-    return found | {"auc": metrics.auc(probabilities, labels)} if probabilities.shape[1] == 2 else found
-
-
-def recalls(probabilities: Floats, labels: Rows) -> list[float | None]:
-    """Of each class the share of its rows that is recognized; None where there is no row."""
-    right = probabilities.argmax(axis=1) == labels
-    each = [right[labels == code] for code in range(probabilities.shape[1])]
-    return [float(some.mean()) if len(some) else None for some in each]
-
-
-def _focused(probabilities: Floats, labels: Rows, focus: int | None) -> dict[str, float]:
-    """Recall of one class and accuracy on the rest, where a class is of interest."""
-    if focus is None:
-        return {}
-    right, new = probabilities.argmax(axis=1) == labels, labels == focus
-    return {"recall_new": float(right[new].mean()), "accuracy_others": float(right[~new].mean())}
-
-
-def _scored(job: Job, fitted: Fitted) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The cell's content and arrays. Test rows are predicted here; no method learns from them."""
-    at: Parts = job.parts
-    said, truth = fitted.predict(at.test), job.task.codes[at.test]
-    content: dict[str, Any] = {
-        "point": {"name": job.point.name, "at": job.point.at, "line": job.point.line},
-        "settings": fitted.settings,
-        "rows": {"train": len(at.train), "test": len(at.test)},
-        "seconds": {"fit": fitted.seconds, "predict": said.seconds},
-        "metrics": {
-            **scores(said.calibrated, truth, job.recipe.draws),
-            **_focused(said.calibrated, truth, fitted.focus),
-        },
-        "uncalibrated": scores(said.uncalibrated, truth, job.recipe.draws),
-        "recalls": recalls(said.calibrated, truth),
-        **({} if fitted.history is None else {"history": fitted.history}),
-    }
-    arrays = {
-        "probabilities": said.calibrated.astype(np.float32),  # the metrics above are of all digits
-        "labels": truth.astype(np.int32),
-        "rows": at.test.astype(np.int32),
-        "classes": np.asarray(job.task.classes),
-    }
-    if job.recipe.train_rows is not None:  # seeds share their test rows, so that draws of them can be paired
-        drawn = under_draws(said.calibrated, truth, job.recipe.draws)
-        arrays |= {f"{DRAWN}{name}": values for name, values in drawn.items()}
-    return content, arrays
 
 
 class Pace:

@@ -8,26 +8,25 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnknn.study import efficiency
+from attnknn.study.answers import STATISTICS, answers, not_run, sentences_of, subtitle
 from attnknn.study.figures import Figure
-from attnknn.study.page import answered, not_run, sentences_of, stages, subtitle
+from attnknn.study.grids import Grid, grids_of
 from attnknn.study.paper import BOLD, MONO, NOTE, TITLE, Paper
-from attnknn.study.published import claims, published
+from attnknn.study.published import claims
+from attnknn.study.recipe import STUDIES
 from attnknn.study.record import write_bytes
 from attnknn.study.rendered import need_matplotlib
-from attnknn.study.tables import METRICS, in_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Page
 
 
-def write_pdf(report: Mapping[str, Any], figures: Mapping[str, Figure], leads: Sequence[str], path: Path) -> None:
-    """Write a report as a PDF of A4 sheets; the same report gives the same bytes.
+def write_pdf(sheets: Sequence[Page], title: str, path: Path) -> None:
+    """Write sheets of A4 as a PDF; the same sheets give the same bytes.
 
     Args:
-        report: As a study writes it.
-        figures: By name, in the order in which they are shown.
-        leads: Methods that the study is about.
+        sheets: As ``sheets_of`` or ``overview_sheets`` makes them.
+        title: What readers show above it.
         path: The file.
 
     Raises:
@@ -38,36 +37,86 @@ def write_pdf(report: Mapping[str, Any], figures: Mapping[str, Figure], leads: S
     from matplotlib.backends.backend_pdf import PdfPages
 
     written = BytesIO()
-    about = {"Title": _title(report), "CreationDate": None}  # a date would make every file new
+    about = {"Title": title, "CreationDate": None}  # a date would make every file new
     # Letters stay letters, which readers can search, and sheets their size, whatever is set for other figures.
     settings = rc_context({"pdf.fonttype": 42, "savefig.bbox": "standard"})
     with settings, PdfPages(written, metadata=about) as pages:
-        for sheet in sheets_of(report, figures, leads):
+        for sheet in sheets:
             pages.savefig(sheet)
     write_bytes(path, written.getvalue())
 
 
 def sheets_of(report: Mapping[str, Any], figures: Mapping[str, Figure], leads: Sequence[str]) -> list[Page]:
-    """The sheets of a report; arguments as for :func:`write_pdf`."""
-    paper = Paper(_title(report))
-    paper.words(_title(report), TITLE)
-    paper.words(subtitle(report), NOTE)
-    _list(paper, "Verdicts", sentences_of(report, leads))
-    _claims(paper, report)
-    _methods(paper, "Numbers", report["methods"])
-    _table(paper, "Time of each stage", stages(report))
-    searches = efficiency.table(report.get("places", {}))
-    _table(paper, "Searches", [list(efficiency.HEAD), *searches], words=len(efficiency.HEAD) - 1)
-    paper.figures(figures.values())
-    _methods(paper, "Before calibration", report["uncalibrated"])
-    _table(paper, "What others reported", _published(report), words=4)
-    _list(paper, "What was not run", not_run(report))
+    """The sheets of a report.
+
+    Args:
+        report: As a study writes it.
+        figures: By name, in the order in which they are shown.
+        leads: Methods that the study is about.
+
+    Raises:
+        MissingExtra: There is no matplotlib.
+    """
+    paper = _paper(title_of(report), subtitle(report))
+    _verdicts(paper, report, leads)
+    _claims(paper, [report])
+    _study(paper, report, figures)
     _made(paper, report)
     return paper.sheets
 
 
-def _title(report: Mapping[str, Any]) -> str:
-    return f"{report['study']}: {report['config']['data']}"
+def overview_sheets(
+    report: Mapping[str, Any], drawn: Mapping[str, tuple[Mapping[str, Figure], Sequence[str]]]
+) -> list[Page]:
+    """The sheets of several studies: the claims first, then each of them.
+
+    Args:
+        report: As ``run_all`` makes it.
+        drawn: The figures of each study, and the methods that it is about.
+
+    Raises:
+        MissingExtra: There is no matplotlib.
+    """
+    studies: Mapping[str, Mapping[str, Any]] = report["studies"]
+    paper = _paper(title_of(report), subtitle(next(iter(studies.values()))))
+    _claims(paper, list(studies.values()))
+    for name, each in studies.items():
+        figures, leads = drawn[name]
+        paper.heading(name, 120.0)
+        paper.words(STUDIES[name].line, NOTE)
+        _verdicts(paper, each, leads)
+        _study(paper, each, figures)
+    _made(paper, next(iter(studies.values())))
+    return paper.sheets
+
+
+def title_of(report: Mapping[str, Any]) -> str:
+    """What a report is called."""
+    data = report["config"]["data"]
+    return f"{data}: {len(report['studies'])} studies" if "studies" in report else f"{report['study']}: {data}"
+
+
+def _paper(title: str, under: str) -> Paper:
+    paper = Paper(title)
+    paper.words(title, TITLE)
+    paper.words(under, NOTE)
+    return paper
+
+
+def _verdicts(paper: Paper, report: Mapping[str, Any], leads: Sequence[str]) -> None:
+    _list(paper, "Verdicts", sentences_of(report, leads))
+    _list(paper, "Notes", report.get("notes", ()))
+
+
+def _study(paper: Paper, report: Mapping[str, Any], figures: Mapping[str, Figure]) -> None:
+    """Tables and figures of one study, and what it lacks."""
+    first, last = grids_of(report)
+    for grid in first:
+        _table(paper, grid)
+    paper.figures(figures.values())
+    for grid in last:
+        _table(paper, grid)
+    _list(paper, "What was not run", not_run(report))
 
 
 def _list(paper: Paper, title: str, sentences: Iterable[str]) -> None:
@@ -77,40 +126,18 @@ def _list(paper: Paper, title: str, sentences: Iterable[str]) -> None:
         paper.words(sentence, indent=10.0, mark="\N{BULLET}")
 
 
-def _claims(paper: Paper, report: Mapping[str, Any]) -> None:
+def _claims(paper: Paper, reports: Sequence[Mapping[str, Any]]) -> None:
     paper.heading("The four claims")
     for name, claim in claims().items():
         paper.words(name, BOLD, follows=40.0)
         paper.words(claim.claim, indent=10.0)
-        paper.words(answered(name, [report]), BOLD, indent=10.0)
+        for sentence in answers(name, reports):
+            paper.words(sentence, BOLD, indent=10.0)
+    paper.words(STATISTICS, NOTE)
 
 
-def _methods(paper: Paper, title: str, methods: Mapping[str, Mapping[str, Any]]) -> None:
-    shown = [name for name in METRICS if any(name in each for each in methods.values())]
-    rows = [[name, *(_number(each.get(metric), metric) for metric in shown)] for name, each in methods.items()]
-    _table(paper, title, [["method", *(METRICS[name] for name in shown)], *rows] if shown else [])
-
-
-def _number(found: Mapping[str, Any] | None, metric: str) -> str:
-    return "\n".join(each for each in in_words(found, metric) if each)
-
-
-def _published(report: Mapping[str, Any]) -> list[list[str]]:
-    rows = [["method", "metric", "published", "here", "where"]]
-    for each in published(report["study"], report["config"]["data"]):
-        ours = report["methods"].get(each.method, {}).get(each.metric)
-        setting = "".join(f", {name} {value}" for name, value in each.setting.items())
-        words = f"{each.document}, {each.place}" + (f": {each.note}" if each.note else "")
-        rows.append(
-            [f"{each.method}{setting}", each.metric, f"{each.value:.4g}", _number(ours, each.metric), words]
-        )
-    return rows
-
-
-def _table(paper: Paper, title: str, lines: Sequence[Sequence[str]], words: int | None = None) -> None:
-    """A table whose first line is its head; nothing where it has no other."""
-    if len(lines) > 1:
-        paper.table(title, lines[0], lines[1:], words)
+def _table(paper: Paper, grid: Grid) -> None:
+    paper.table(grid.title, grid.head, grid.rows, grid.words)
 
 
 def _made(paper: Paper, report: Mapping[str, Any]) -> None:

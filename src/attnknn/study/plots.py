@@ -15,6 +15,7 @@ from attnknn.study.figures import MOST_SERIES, Bars, Figure, Lines, Matrix, Reli
 from attnknn.study.history import training_figures
 from attnknn.study.points import method_of
 from attnknn.study.published import published
+from attnknn.study.recall_plots import recall_figures
 from attnknn.study.recipe import CORRECTED
 from attnknn.study.tables import MOST
 
@@ -49,6 +50,8 @@ def plots_of(report: Mapping[str, Any], cells: Cells, leads: Sequence[str]) -> d
             found[metric] = bars(report, metric)
     if report["study"] == "calibration":
         return found | calibration_figures(report, cells)
+    if report["study"] == "imbalance":
+        found |= recall_figures(report)
     return found | _diagrams(report, cells, leads) | training_figures(report)
 
 
@@ -85,14 +88,16 @@ def bars(report: Mapping[str, Any], metric: str) -> Bars:
             told.setdefault(one.method, []).append(one.value)
     best = max if metric == "accuracy" else min
     beside = tuple(best(told[name]) if name in told else None for name in names)
+    there = any(one is not None for one in beside)
+    seeds = f"95 % intervals over {len(report['seeds'])} seeds." if len(report["seeds"]) > 1 else "One seed."
     return Bars(
         f"{title} on {report['config']['data']}",
         title,
         names,
         values,
         *_interval(low, high, MOST[metric]),
-        note=f"95 % intervals over {len(report['seeds'])} seeds" if len(report["seeds"]) > 1 else "One seed.",
-        published=beside if any(one is not None for one in beside) else None,
+        note=seeds + " Published: the best of any setting." * there,
+        published=beside if there else None,
     )
 
 

@@ -59,11 +59,21 @@ def environment(device: str | None = None) -> dict[str, Any]:
 
 
 def command() -> str:
-    """What was typed to start this process."""
+    """What was typed to start this process; of a folder or file of this machine only the name is told."""
     called, *rest = sys.argv
+    told = [_nameless(each) for each in rest]
     if Path(called).name in ("attnknn", "__main__.py"):
-        return shlex.join(["attnknn", *rest])
-    return shlex.join(["python", called, *rest])
+        return shlex.join(["attnknn", *told])
+    at = Path(called)
+    script = at.relative_to(ROOT).as_posix() if at.is_relative_to(ROOT) else _nameless(called)
+    return shlex.join(["python", script, *told])
+
+
+def _nameless(argument: str) -> str:
+    """An argument without the folders of an absolute path, also behind the sign of an option."""
+    option, sign, value = argument.rpartition("=") if argument.startswith("-") else ("", "", argument)
+    path = Path(value)
+    return f"{option}{sign}{path.name or '.'}" if path.is_absolute() else argument
 
 
 def recorded(results: Mapping[str, Any], *, given_commit: str | None = None) -> dict[str, Any]:

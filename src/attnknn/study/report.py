@@ -7,12 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnknn.metrics import seed_interval
 from attnknn.study.ablation import reference_pairs
 from attnknn.study.calibrations import calibration_pairs
 from attnknn.study.cells import Cells
-from attnknn.study.differences import BUILDERS, DRAWN, difference, image_pairs
+from attnknn.study.differences import (
+    BUILDERS,
+    DRAWN,
+    Draws,
+    difference,
+    image_pairs,
+    interval_of,
+    one_row,
+)
 from attnknn.study.manners import table_pairs
 from attnknn.study.methods import METHODS
 from attnknn.study.points import method_of
@@ -23,6 +32,7 @@ COMPARED = (*OURS, *(f"{name}{CORRECTED}" for name in OURS), *TAUGHT)
 """Methods that are compared with those before them and with all others."""
 
 Found = dict[tuple[str, int], dict[str, Any]]
+Arrays = Mapping[tuple[str, int], Mapping[str, NDArray[Any]]]
 
 
 def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], failed: Mapping[str, str]) -> dict[str, Any]:
@@ -34,16 +44,19 @@ def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], failed: Mapping[s
         failed: Cells that raised, and what they raised.
     """
     found = cells.all()
-    done = {key: cell for key, cell in found.items() if "metrics" in cell}
+    done = {key: cell for key, cell in found.items() if "metrics" in cell and cells.done(*key)}
+    arrays = {key: _kept(cells.predictions(*key)) for key in done}
     points = {each["name"]: each for cell in done.values() if (each := cell.get("point")) is not None}
     names = sorted({name for name, _ in done}, key=lambda name: _place(name, points))
     all_seeds = sorted({*(seed for _, seed in wanted), *(seed for _, seed in done)})
-    gaps = _differences(cells, done, names)
+    gaps = _differences(cells, done, arrays, names)
+    lost = {key for key, cell in found.items() if "metrics" in cell} - set(done)
     return {
         "study": cells.recipe.study,
         "config": cells.recipe.config(),
         "recipe": cells.recipe.hash,
         "seeds": all_seeds,
+        "classes": _classes(arrays),
         "seconds": {name: _seconds(done, name, all_seeds) for name in names},
         "methods": {name: _summary(done, name, all_seeds, "metrics") for name in names},
         "uncalibrated": {name: _summary(done, name, all_seeds, "uncalibrated") for name in names},
@@ -51,15 +64,25 @@ def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], failed: Mapping[s
         "recalls": {name: _each(done, name, all_seeds, lambda cell: cell.get("recalls")) for name in names},
         "history": _history(done, names, all_seeds),
         "points": {name: {"at": points[name]["at"], "line": points[name]["line"]} for name in sorted(points)},
-        "retention": _retention(done, names, all_seeds),
+        "retention": _retention(done, arrays, names, all_seeds),
         "differences": gaps,
         "verdicts": verdicts(gaps),
         "identical": _identical(done),
         "not_run": {f"{m}-{s}": found[m, s]["not_run"] for m, s in sorted(found) if "not_run" in found[m, s]},
         "failed": {name: failed[name] for name in sorted(failed)},
-        "missing": sorted(f"{m}-{s}" for m, s in set(wanted) - set(found) if f"{m}-{s}" not in failed),
+        "missing": sorted(f"{m}-{s}" for m, s in (set(wanted) - set(found)) | lost if f"{m}-{s}" not in failed),
         "environments": _environments(done),
     }
+
+
+def _kept(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """What a report needs of a cell's arrays: many cells with all of their probabilities may not fit in memory."""
+    return {name: each for name, each in arrays.items() if name in ("rows", "classes") or name.startswith(DRAWN)}
+
+
+def _classes(arrays: Arrays) -> list[str]:
+    """Names of the classes, as all cells have them."""
+    return next((list(map(str, each["classes"].tolist())) for each in arrays.values() if "classes" in each), [])
 
 
 def _place(name: str, points: Mapping[str, Mapping[str, Any]]) -> tuple[str, float, int]:
@@ -68,7 +91,7 @@ def _place(name: str, points: Mapping[str, Mapping[str, Any]]) -> tuple[str, flo
     return point["line"], point["at"], list(METHODS).index(method_of(name))
 
 
-def _retention(done: Found, names: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
+def _retention(done: Found, arrays: Arrays, names: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
     """Of each method at each point its accuracy over that without wrong labels and long tails, by seed."""
     found = {}
     for name in names:
@@ -79,8 +102,23 @@ def _retention(done: Found, names: Sequence[str], seeds: Sequence[int]) -> dict[
             *(_each(done, each, seeds, lambda cell: cell["metrics"]["accuracy"]) for each in (name, plain)),
             strict=True,
         )
-        found[name] = _estimate([None if None in pair or not pair[1] else pair[0] / pair[1] for pair in pairs])
+        values = [None if None in pair or not pair[1] else pair[0] / pair[1] for pair in pairs]
+        known = [seed for seed, value in zip(seeds, values, strict=True) if value is not None]
+        found[name] = _retained(arrays, (name, plain), values, known)
     return found
+
+
+def _retained(
+    arrays: Arrays, names: tuple[str, str], values: Sequence[float | None], seeds: Sequence[int]
+) -> dict[str, Any]:
+    """A share of an accuracy that is retained, with an interval as that of a difference."""
+    drawn = _drawn(arrays, names, "accuracy", seeds)
+    if drawn is None:
+        return _estimate(values)
+    # A draw in which the plain method is never right has no share; it is left out.
+    shares = [drawn.mine[seed] / np.where(drawn.other[seed] > 0, drawn.other[seed], np.nan) for seed in seeds]
+    known = [value for value in values if value is not None]
+    return {**interval_of(known, np.mean(shares, axis=0), drawn.step), "values": list(values)}
 
 
 def _history(done: Found, names: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
@@ -99,8 +137,11 @@ def _each(done: Found, method: str, seeds: Sequence[int], value: Any) -> list[An
 
 
 def _summary(done: Found, method: str, seeds: Sequence[int], kind: str) -> dict[str, Any]:
-    metrics = next(cell[kind] for (name, _), cell in done.items() if name == method)
-    return {name: _estimate(_each(done, method, seeds, lambda cell, n=name: cell[kind][n])) for name in metrics}
+    # Cells of an older version may lack a metric.
+    metrics = dict.fromkeys(name for (its, _), cell in done.items() if its == method for name in cell[kind])
+    return {
+        name: _estimate(_each(done, method, seeds, lambda cell, n=name: cell[kind].get(n))) for name in metrics
+    }
 
 
 def _estimate(values: Sequence[float | None]) -> dict[str, Any]:
@@ -118,11 +159,10 @@ def _seconds(done: Found, method: str, seeds: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _differences(cells: Cells, done: Found, methods: Sequence[str]) -> dict[str, Any]:
-    drawn = {key: cells.predictions(*key) for key in done} if cells.recipe.train_rows is not None else None
+def _differences(cells: Cells, done: Found, arrays: Arrays, methods: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for mine, other in _pairs(methods, cells.recipe):
-        gaps = {metric: _difference(done, drawn, (mine, other), metric) for metric in BUILDERS}
+        gaps = {metric: _difference(done, arrays, (mine, other), metric) for metric in BUILDERS}
         found.setdefault(mine, {})[other] = {metric: gap for metric, gap in gaps.items() if gap is not None}
     return found
 
@@ -144,17 +184,20 @@ def _compared(methods: Sequence[str], recipe: Recipe) -> list[tuple[str, str]]:
     return image_pairs(methods) if images else table_pairs(methods, COMPARED)
 
 
-def _difference(done: Found, drawn: Any, names: tuple[str, str], metric: str) -> dict[str, Any] | None:
+def _difference(done: Found, arrays: Arrays, names: tuple[str, str], metric: str) -> dict[str, Any] | None:
     mine, other = (_by_seed(done, name, metric) for name in names)
-    said = [{seed: _said(done, name, seed) for seed in set(mine) & set(other)} for name in names]
-    identical = [seed for seed, each in said[0].items() if each == said[1][seed]]
-    if drawn is None:
-        return difference(mine, other, identical=identical)
-    each = [
-        {seed: drawn[name, seed][DRAWN + metric] for seed in values}
-        for name, values in zip(names, (mine, other), strict=True)
-    ]
-    return difference(mine, other, (each[0], each[1]), identical)
+    seeds = sorted(set(mine) & set(other))
+    identical = [seed for seed in seeds if len({_said(done, name, seed) for name in names}) == 1]
+    return difference(mine, other, _drawn(arrays, names, metric, seeds), identical)
+
+
+def _drawn(arrays: Arrays, names: tuple[str, str], metric: str, seeds: Sequence[int]) -> Draws | None:
+    """A metric of two cells under the same draws of test rows; None where a cell of an older version has none."""
+    each = [{seed: arrays[name, seed].get(DRAWN + metric) for seed in seeds} for name in names]
+    if not seeds or any(values is None for some in each for values in some.values()):
+        return None
+    mine, other = ({seed: np.asarray(values) for seed, values in some.items()} for some in each)
+    return Draws(mine, other, one_row(metric, (arrays[names[0], seed]["rows"] for seed in seeds)))
 
 
 def _said(done: Found, method: str, seed: int) -> str:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from attnknn.study.record import write_bytes
 from attnknn.study.verdicts import short
+
+FLOOR: Final = "ece_floor"
 
 METRICS: Final = {
     "accuracy": "accuracy",
     "f1_macro": "macro F1",
     "nll": "NLL",
     "ece": "ECE",
-    "ece_floor": "floor of ECE",
+    FLOOR: "floor of ECE",
     "brier": "Brier",
     "aurc": "AURC",
     "auc": "AUC",
@@ -27,21 +27,47 @@ METRICS: Final = {
 }
 """Metrics of a table, and how they are written."""
 
-MOST: Final = dict.fromkeys(METRICS, 1.0) | {"nll": math.inf, "brier": 2.0}
+ERRORS: Final = {
+    "ece": "equal width",
+    "ece_equal_mass": "equal mass",
+    "ece_smooth": "smooth",
+    "ece_classwise": "classwise",
+}
+"""Kinds of calibration error, and how they are written; each has a floor under its name with ``_floor``."""
+
+MOST: Final = dict.fromkeys([*METRICS, *ERRORS], 1.0) | {"nll": math.inf, "brier": 2.0}
 """What a metric cannot exceed; none is below 0. An interval is shown no further than that."""
 
-_SPECIAL = str.maketrans({each: f"\\{each}" for each in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\^{}"})
+_SPECIAL = str.maketrans(
+    {each: f"\\{each}" for each in "&%$#_{}"}
+    | {"~": r"\textasciitilde{}", "^": r"\^{}", "\\": r"\textbackslash{}", "–": "--", "\n": " "}
+)
+_COMMANDS: Final = ("=", "+", "-", "@", "\t")  # what spreadsheets run
+
+Cells = Sequence[Sequence[str]]
 
 
-def write_tables(report: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write ``methods`` and ``uncalibrated`` as .csv and .tex; returns what was written."""
-    written = []
-    for kind in ("methods", "uncalibrated"):
-        for suffix, text in (("csv", as_csv(report[kind])), ("tex", as_latex(report[kind]))):
-            path = folder / f"{kind}.{suffix}"
-            write_bytes(path, text.encode())
-            written.append(path)
-    return written
+def grid_csv(rows: Cells) -> str:
+    r"""Rows of text, the first of heads; what a spreadsheet would take for a formula stays text.
+
+    >>> grid_csv([("method", "=1+1"), ("attention", ".9\n.8 to 1.0")])
+    "method,'=1+1\nattention,.9 .8 to 1.0\n"
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([_harmless(cell.replace("\n", " ")) for cell in row] for row in rows)
+    return out.getvalue()
+
+
+def grid_latex(rows: Cells, words: int | None = None) -> str:
+    """Rows of text, the first of heads; ``words`` is a column of sentences."""
+    columns = "".join("p{7cm}" if at == words else "l" if not at else "r" for at in range(len(rows[0])))
+    return _tabular(columns, [[cell.translate(_SPECIAL) for cell in row] for row in rows])
+
+
+def _harmless(cell: str) -> str:
+    number = cell.replace(".", "", 1).lstrip("+-").isdigit()
+    return f"'{cell}" if cell.startswith(_COMMANDS) and len(cell) > 1 and not number else cell
 
 
 def in_words(found: Mapping[str, Any] | None, metric: str) -> tuple[str, str]:
@@ -54,6 +80,8 @@ def in_words(found: Mapping[str, Any] | None, metric: str) -> tuple[str, str]:
         return "–", ""
     if not finite(found["low"]):
         return short(found["mean"]), ""
+    if found["high"] - found["low"] < 1e-12:  # an interval without a width would look like certainty
+        return short(found["mean"]), "in every seed"
     ends = max(0.0, found["low"]), min(MOST.get(metric, math.inf), found["high"])
     return short(found["mean"]), " to ".join(map(short, ends))
 
@@ -73,14 +101,18 @@ def as_csv(methods: Mapping[str, Mapping[str, Any]]) -> str:
 def as_latex(methods: Mapping[str, Mapping[str, Any]]) -> str:
     """One line for each method: the mean of each metric and half of its interval."""
     shown = [name for name in METRICS if any(name in metrics for metrics in methods.values())]
-    heads = " & ".join(["method", *(METRICS[name] for name in shown)])
-    lines = [
-        " & ".join([method.translate(_SPECIAL), *(_in_latex(metrics.get(name)) for name in shown)])
+    rows = [
+        [method.translate(_SPECIAL), *(_in_latex(metrics.get(name)) for name in shown)]
         for method, metrics in methods.items()
     ]
-    body = "".join(f"{line} \\\\\n" for line in lines)
-    begin = f"\\begin{{tabular}}{{l{'r' * len(shown)}}}\n\\toprule\n{heads} \\\\\n\\midrule\n"
-    return f"{begin}{body}\\bottomrule\n\\end{{tabular}}\n"
+    return _tabular("l" + "r" * len(shown), [["method", *(METRICS[name] for name in shown)], *rows])
+
+
+def _tabular(columns: str, rows: Cells) -> str:
+    """A table of booktabs of cells that are LaTeX already, the first row above the line."""
+    head, *body = [" & ".join(row) + " \\\\\n" for row in rows]
+    begin = f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head}\\midrule\n"
+    return f"{begin}{''.join(body)}\\bottomrule\n\\end{{tabular}}\n"
 
 
 def _in_latex(found: Mapping[str, Any] | None) -> str:

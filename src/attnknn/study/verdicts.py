@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 JUDGED = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "auc": "AUC"}
 """Metrics that verdicts speak of, and how they are written."""
+
+_ROUNDING = 1e-12
+"""What the last digits of one model under two names may differ by."""
 
 
 def verdicts(differences: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
@@ -23,34 +27,45 @@ def verdicts(differences: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list
 def verdict(mine: str, other: str, metric: str, found: Mapping[str, Any]) -> str:
     """What one difference allows to say.
 
-    A difference is stated when every interval that there is lies on one side of 0: the one over seeds, and the
-    one over test rows where all seeds share them.
+    A difference is stated when the whole interval lies on one side of 0. It is for other seeds and test rows;
+    where rows were not drawn it is for other seeds alone, and the sentence does not name rows.
 
     >>> verdict("a", "b", "accuracy", {"mean": 0.0031, "low": 0.0012, "high": 0.005, "seeds": [0, 1]})
     'a has higher accuracy than b: +.0031 [.0012, .0050] over 2 seeds'
     >>> verdict("a", "b", "NLL", {"mean": 0.01, "low": -0.01, "high": 0.03, "seeds": [0, 1]})
     'no difference found between a and b in NLL: +.0100 [-.0100, .0300] over 2 seeds'
     """
-    seeds, over_rows = len(found["seeds"]), found.get("over_rows")
-    same = len(found.get("identical_seeds", ()))
-    if same == seeds:
-        return f"{mine} and {other} cannot be compared in {metric}: they gave identical predictions"
-    intervals = [(found["low"], found["high"])]
-    if over_rows is not None:
-        intervals.append((over_rows["low"], over_rows["high"]))
-    if any(not _known(end) for interval in intervals for end in interval):
-        why = "one seed has no interval" if seeds == 1 else "a value is not finite"
+    seeds, same = len(found["seeds"]), len(found.get("identical_seeds", ()))
+    low, high = ends_of(found)
+    why = "they gave identical predictions" if same == seeds else _unknown(low, high, seeds)
+    if why:
         return f"{mine} and {other} cannot be compared in {metric}: {why}"
-    numbers = f"{short(found['mean'], sign=True)} {_interval(intervals[0])} over {seeds} seeds"
+    rows = " and their test rows" * ("over_rows" in found)
+    numbers = f"{short(found['mean'], sign=True)} [{short(low)}, {short(high)}] over {seeds} seeds{rows}"
     if same:
         numbers += f" (identical predictions in {same})"
-    if over_rows is not None:
-        numbers += f", {_interval(intervals[1])} over test rows"
-    if all(low > 0 for low, _ in intervals):
+    if low > _ROUNDING:
         return f"{mine} has higher {metric} than {other}: {numbers}"
-    if all(high < 0 for _, high in intervals):
+    if high < -_ROUNDING:
         return f"{mine} has lower {metric} than {other}: {numbers}"
     return f"no difference found between {mine} and {other} in {metric}: {numbers}"
+
+
+def ends_of(found: Mapping[str, Any]) -> tuple[float, float]:
+    """Both ends of an interval, NaN where one is unknown; reports of older versions have that over rows apart."""
+    both = [found, *([found["over_rows"]] if "over_rows" in found else [])]
+    ends = [[math.nan if each[end] is None else float(each[end]) for each in both] for end in ("low", "high")]
+    if any(not math.isfinite(end) for some in ends for end in some):
+        return math.nan, math.nan
+    return min(ends[0]), max(ends[1])
+
+
+def _unknown(low: float, high: float, seeds: int) -> str:
+    """Why an interval says nothing; empty where it does."""
+    if math.isnan(low):
+        return "one seed has no interval" if seeds == 1 else "a value is not finite"
+    agree = high - low < _ROUNDING < abs(low)
+    return "seeds that agree by chance have no interval" if agree else ""
 
 
 def of_leads(sentences: Sequence[str], leads: Sequence[str]) -> list[str]:
@@ -64,10 +79,6 @@ def of_leads(sentences: Sequence[str], leads: Sequence[str]) -> list[str]:
     return [each for each in sentences if each.startswith(begins)] or list(sentences)
 
 
-def _known(value: float | None) -> bool:
-    return value is not None and abs(value) < float("inf")
-
-
 def short(value: float, *, sign: bool = False) -> str:
     """Four decimals without the zero before the point.
 
@@ -77,7 +88,3 @@ def short(value: float, *, sign: bool = False) -> str:
     value = round(value, 4) + 0.0  # no minus before zero
     text = f"{value:+.4f}" if sign else f"{value:.4f}"
     return text.replace("0.", ".", 1) if abs(value) < 1 else text
-
-
-def _interval(ends: tuple[float, float]) -> str:
-    return f"[{short(ends[0])}, {short(ends[1])}]"

@@ -1,0 +1,103 @@
+"""What to know of a study beside its numbers: classes too small to test, k beyond the bank, unequal choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from attnknn.estimator.benches import HELD_OUT_FROM
+from attnknn.study.points import Scope
+from attnknn.study.recipe import BASELINES, Recipe
+from attnknn.study.splits import Parts, Task, parts
+
+_NAMED: Final = 5  # classes or cells that a note names
+
+
+def notes_of(
+    report: Mapping[str, Any], recipe: Recipe, task: Task, scope: Scope, seeds: Sequence[int]
+) -> list[str]:
+    """One line for each thing that a reader of the numbers should know.
+
+    Args:
+        report: As ``report_of`` makes it.
+        recipe: That of the study.
+        task: All rows.
+        scope: Methods and points of this run.
+        seeds: Those of this run.
+    """
+    each = [parts(task, recipe, seed) for seed in seeds]
+    found = [*_classes(task, each), *_tails(task, recipe, scope, seeds), *_beyond(report)]
+    return found + _unequal(recipe, scope, min(len(one.train) for one in each))
+
+
+def _classes(task: Task, each: Sequence[Parts]) -> Iterable[str]:
+    """Classes with no row to test on, to learn from, or to hold out."""
+    learned, tested = (_counts(task, [getattr(one, side) for one in each]) for side in ("train", "test"))
+    untested, unknown = tested.max(axis=0) == 0, learned.max(axis=0) == 0
+    alone = (learned.min(axis=0) == 1) & ~unknown
+    yield from _told(
+        task, untested & ~unknown, "never tested, as too few rows are theirs: their recall is unknown"
+    )
+    yield from _told(task, unknown, "tested but never learned from: every answer to them is wrong")
+    yield from _told(
+        task, alone, "learned from one row, which stays there: none of theirs chooses settings or calibrates"
+    )
+
+
+def _tails(task: Task, recipe: Recipe, scope: Scope, seeds: Sequence[int]) -> Iterable[str]:
+    """Classes of which a long tail leaves one row."""
+    for point in scope.points:
+        if point.tail < 1 and not point.bank_only:
+            left = _counts(task, [parts(task, recipe, seeds[0], point.tail).train])[0]
+            yield from _told(task, left == 1, f"learned from one row at {point.name}: none of theirs calibrates")
+
+
+def _counts(task: Task, some: Iterable[Any]) -> Any:
+    """(seeds, classes) rows of each class."""
+    return np.stack([np.bincount(task.codes[rows], minlength=len(task.classes)) for rows in some])
+
+
+def _told(task: Task, which: Any, what: str) -> Iterable[str]:
+    """A sentence on some classes; nothing where there is none."""
+    rows = np.bincount(task.codes, minlength=len(task.classes)).tolist()
+    names = list(map(str, task.classes.tolist()))
+    named = [f"{names[code]!r} ({rows[code]} row{'s' * (rows[code] != 1)})" for code in np.flatnonzero(which)]
+    if named:
+        yield f"{_listed(named, 'classes')}: {what}"
+
+
+def _beyond(report: Mapping[str, Any]) -> Iterable[str]:
+    """Cells whose k was larger than their bank, so that all rows of it voted."""
+    asked, points = report["config"]["ours"]["n_neighbors"], report["points"]
+    found: dict[tuple[int, int], list[str]] = {}
+    for name, some in report["settings"].items():
+        point = points.get(name.partition("@")[2], {})
+        k = point["at"] if point.get("line") == "k" else asked
+        used = min((each["k"] for each in some if each and "weights" in each and "scale" in each), default=None)
+        if isinstance(k, int | float) and used is not None and used < k:
+            found.setdefault((int(k), int(used)), []).append(name)
+    for (k, used), names in found.items():
+        yield f"k {k} is more than the bank of {_listed(names, 'cells')} holds: all of its rows vote (k {used})"
+
+
+def _unequal(recipe: Recipe, scope: Scope, rows: int) -> list[str]:
+    """Whether baselines and ours chose on different rows."""
+    others = [name for name in scope.methods if _is_baseline(name)]
+    how, alike = recipe.validation, len(others) in (0, len(scope.methods))
+    if alike or recipe.ours.images is not None or not how.folds_below <= rows < HELD_OUT_FROM:
+        return []
+    return [
+        f"{_listed(others, 'baselines')}: to be quick, settings and temperature were chosen on {how.fraction:.0%} "
+        "of the training rows; our methods chose theirs on all of these rows, by folds"
+    ]
+
+
+def _is_baseline(method: str) -> bool:
+    return any(method == name or method.startswith((f"{name}-", f"{name}+")) for name in BASELINES)
+
+
+def _listed(names: Sequence[str], what: str) -> str:
+    some = ", ".join(names[:_NAMED])
+    return some if len(names) <= _NAMED else f"{some} and {len(names) - _NAMED} more {what}"

@@ -1,0 +1,100 @@
+"""What a cell holds: the metrics of what a method said of the test rows, and what they were computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from attnknn import metrics
+from attnknn.metrics.reliability import Kind
+from attnknn.study.differences import DRAWN, under_draws
+from attnknn.study.job import Fitted, Floats, Job
+from attnknn.study.splits import Parts, Rows
+
+_ERRORS: Final[Mapping[str, tuple[Kind, int]]] = {
+    "ece": ("equal-width", 1),
+    "ece_equal_mass": ("equal-mass", 1),
+    "ece_smooth": ("smooth", 4),
+    "ece_classwise": ("classwise", 1),
+}
+"""Kinds of calibration error by the name of the metric, and the part of the draws behind their floors."""
+
+
+def scores(probabilities: Floats, labels: Rows, draws: int) -> dict[str, float]:
+    """Every metric of a cell."""
+    found = {
+        "accuracy": metrics.accuracy(probabilities, labels),
+        "f1_macro": metrics.f1_macro(probabilities, labels),
+        "nll": metrics.nll(probabilities, labels),
+        **errors(probabilities, labels, draws),
+        "brier": metrics.brier(probabilities, labels),
+        "aurc": metrics.aurc(probabilities, labels),
+        "balanced_accuracy": float(
+            np.mean([value for value in recalls(probabilities, labels) if value is not None])
+        ),
+    }
+    return found | {"auc": metrics.auc(probabilities, labels)} if probabilities.shape[1] == 2 else found
+
+
+def errors(probabilities: Floats, labels: Rows, draws: int) -> dict[str, float]:
+    """Every kind of calibration error, and what chance alone would make of it in so many draws.
+
+    Classes are drawn one by one, so that classwise needs fewer draws of each; a smooth one takes long, and a
+    quarter of them tells its mean well enough.
+    """
+    classes, found = probabilities.shape[1], dict[str, float]()
+    for name, (kind, share) in _ERRORS.items():
+        found[name] = metrics.ece(probabilities, labels, kind=kind)
+        few = max(20, draws // (classes if kind == "classwise" else share))
+        found[f"{name}_floor"] = metrics.ece_floor(probabilities, kind=kind, draws=min(draws, few))
+    return found
+
+
+def recalls(probabilities: Floats, labels: Rows) -> list[float | None]:
+    """Of each class the share of its rows that is recognized; None where there is no row."""
+    right = probabilities.argmax(axis=1) == labels
+    each = [right[labels == code] for code in range(probabilities.shape[1])]
+    return [float(some.mean()) if len(some) else None for some in each]
+
+
+def _focused(probabilities: Floats, labels: Rows, focus: int | None) -> dict[str, float]:
+    """Recall of one class and accuracy on the rest, where a class is of interest."""
+    if focus is None:
+        return {}
+    right, new = probabilities.argmax(axis=1) == labels, labels == focus
+    return {"recall_new": float(right[new].mean()), "accuracy_others": float(right[~new].mean())}
+
+
+def scored(job: Job, fitted: Fitted) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The cell's content and arrays. Test rows are predicted here; no method learns from them."""
+    at: Parts = job.parts
+    said, truth = fitted.predict(at.test), job.task.codes[at.test]
+    content: dict[str, Any] = {
+        "point": {"name": job.point.name, "at": job.point.at, "line": job.point.line},
+        "settings": fitted.settings,
+        "rows": {"train": len(at.train), "test": len(at.test)},
+        "seconds": {"fit": fitted.seconds, "predict": said.seconds},
+        "metrics": {
+            **scores(said.calibrated, truth, job.recipe.draws),
+            **_focused(said.calibrated, truth, fitted.focus),
+        },
+        "uncalibrated": scores(said.uncalibrated, truth, job.recipe.draws),
+        "recalls": recalls(said.calibrated, truth),
+        **({} if fitted.history is None else {"history": fitted.history}),
+    }
+    arrays = {
+        "probabilities": said.calibrated.astype(np.float32),  # the metrics above are of all digits
+        "labels": truth.astype(np.int32),
+        "rows": at.test.astype(np.int32),
+        "classes": np.asarray(job.task.classes),
+    }
+    return content, arrays | _drawn(job, said.calibrated, truth)
+
+
+def _drawn(job: Job, probabilities: Floats, truth: Rows) -> dict[str, Floats]:
+    """Metrics under draws of test rows. An official test is drawn from itself, as all seeds have the same one."""
+    rows, of = (None, None) if job.recipe.train_rows is not None else (job.parts.test, len(job.task))
+    drawn = under_draws(probabilities, truth, job.recipe.draws, rows, of)
+    return {f"{DRAWN}{name}": values for name, values in drawn.items()}
