@@ -17,6 +17,7 @@ from attnknn.errors import InvalidInput, MissingExtra
 from attnknn.study import engine
 from attnknn.study.answers import answered
 from attnknn.study.compared import compare
+from attnknn.study.methods import METHODS
 from attnknn.study.pdf import overview_sheets
 from attnknn.study.points import PLAIN_POINT, Scope, k_points, noise_points
 from attnknn.study.published import claims
@@ -62,13 +63,13 @@ def test_studies_that_run_together_are_what_each_would_be_alone(together, tmp_pa
 
 def test_what_one_study_fitted_serves_the_others(together, tmp_path, monkeypatch):
     recipe, task, *_ = together
-    fits, fit = [], engine.METHODS["hgb"]
+    fits, fit = [], METHODS["hgb"]
 
     def counted(job):
         fits.append((job.recipe.study, job.point.name))
         return fit(job)
 
-    monkeypatch.setitem(engine.METHODS, "hgb", counted)
+    monkeypatch.setitem(METHODS, "hgb", counted)
     scopes = {name: replace(scope, methods=["hgb"]) for name, scope in SCOPES.items() if name != "k-sweep"}
     engine.run_all(recipe, task, scopes, seeds=[0], out=tmp_path, device="cpu", commit="c")
     assert fits == [("main", ""), ("noise", "symmetric-0.3")]

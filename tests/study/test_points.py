@@ -13,7 +13,7 @@ from attnknn.estimator import AttnKNNClassifier
 from attnknn.study import engine
 from attnknn.study.audit import audit, changed
 from attnknn.study.correction import Corrected
-from attnknn.study.engine import Shared, job_at
+from attnknn.study.filling import Shared, job_at
 from attnknn.study.methods import METHODS, has_meaning
 from attnknn.study.ours import Ours
 from attnknn.study.points import (

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from attnknn.data import as_frame, is_images, load_named
 from attnknn.errors import InvalidInput
-from attnknn.study.engine import Outcome, Say, run_all, run_study
+from attnknn.study.engine import Outcome, run_all, run_study
+from attnknn.study.filling import Say
 from attnknn.study.recipe import EVERYTHING, STUDIES, Recipe
 from attnknn.study.scopes import all_scopes, scope_of
 from attnknn.study.splits import content_hash, recipe_for, task_of

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import FunctionType
+
 from attnknn.attend import AttentionOptions
 from attnknn.study import baselines
 from attnknn.study.ablation import VARIANTS, Variant
@@ -36,6 +38,21 @@ def has_meaning(method: Method, point: Point) -> bool:
     if isinstance(method, Corrected):
         return point.tail != 1 and has_meaning(method.method, point)
     return isinstance(method, Ours) or not (point.bank_only or point.k is not None)
+
+
+def fit_of(name: str) -> str:
+    """What a method is fitted with: methods of one name share a fit, and one of its own name needs nobody's.
+
+    >>> fit_of("hgb-uncalibrated"), fit_of("cnn+tta"), fit_of("attention+ensemble"), fit_of("uniform")
+    ('hgb', 'cnn', 'attention+ensemble', 'ours')
+    """
+    method = METHODS[name]
+    if isinstance(method, Baseline | Corrected):
+        return fit_of(method.name)
+    if isinstance(method, CNN):
+        return "cnn"
+    alone = method.trained_alone if isinstance(method, Ours) else isinstance(method, FunctionType)
+    return name if alone else "ours"
 
 
 METHODS: dict[str, Method] = {
