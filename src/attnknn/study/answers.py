@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from attnknn.study.plots import SHOWN
-from attnknn.study.points import method_of
+from attnknn.study.points import BANK, method_of
 from attnknn.study.tables import finite
 from attnknn.study.verdicts import ends_of, of_leads, verdict
 
@@ -114,11 +114,12 @@ def _robustness(report: Mapping[str, Any]) -> list[str]:
     for place, told in sorted(report["points"].items(), key=lambda each: float(each[1]["at"])):
         if told["line"]:
             ends[told["line"]] = place
-    symmetric_first = sorted(ends.values(), reverse=True)
-    return [sentence for place in symmetric_first for sentence in _left_at(report, place)]
+    lines = sorted(ends, key=lambda line: (line.endswith(BANK), line.startswith("asymmetric")))
+    return [sentence for line in lines for sentence in _left_at(report, line, ends[line])]
 
 
-def _left_at(report: Mapping[str, Any], place: str) -> list[str]:
+def _left_at(report: Mapping[str, Any], line: str, place: str) -> list[str]:
+    """A sentence, if there is anything to say."""
     mine, other = (f"{name}@{place}" for name in ("attention", "uniform"))
     each = {name: report["retention"].get(name) for name in (mine, other)}
     known = {method_of(name): found for name, found in each.items() if found and finite(found["mean"])}
@@ -126,8 +127,19 @@ def _left_at(report: Mapping[str, Any], place: str) -> list[str]:
         return []
     kept = " and ".join(f"{name} keeps {share(found)}" for name, found in known.items())
     gap = report["differences"].get(mine, {}).get(other, {}).get("accuracy")
-    said = f"{kept} of the accuracy at {place} over {_seeds(next(iter(known.values())))}"
-    return [said, *([] if gap is None else [verdict(mine, other, SHOWN["accuracy"], gap)])]
+    over = f" over {_seeds(next(iter(known.values())))}"
+    compared = over if gap is None else f": {verdict('attention', 'uniform', SHOWN['accuracy'], gap)}"
+    return [f"{_wrong(line, report['points'][place]['at'])}, {kept} of the accuracy{compared}"]
+
+
+def _wrong(line: str, rate: float) -> str:
+    """How much is wrong at a place, and where.
+
+    >>> _wrong("symmetric-bank", 0.4)
+    'with 40 % of the labels in the bank wrong (symmetric)'
+    """
+    where = " in the bank" * line.endswith(BANK)
+    return f"with {rate:.0%} of the labels{where} wrong ({line.partition('-')[0]})".replace("%", " %")
 
 
 _ANSWERS: Final[Mapping[str, tuple[str, Callable[[Mapping[str, Any]], list[str]]]]] = {
