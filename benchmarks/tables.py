@@ -250,9 +250,10 @@ def updated(page: str, results: Path) -> str:
         "image-details": lambda: image_tables.details(recorded(results, data=image_tables.DATA)),
         "image-noise": lambda: image_tables.details(recorded(results, "noise-sym-40", image_tables.DATA)),
         "image-new-class": lambda: image_tables.taught(recorded(results, "new-class", image_tables.DATA)),
+        "vit-short": lambda: vit_tables.summary(token_layers(results, vit_tables.DATA)),
         "vit": lambda: vit_tables.details(token_layers(results, vit_tables.DATA)),
         "vit-224": lambda: vit_tables.beside(token_layers(results, ("cifar10-224",))),
-        "all": lambda: answers(recorded(results, "all", ("iris", *DATA, "wine-quality-red-good"))),
+        "all": lambda: answers(recorded(results, "all", ("iris", *DATA, "wine-quality-red-good", "mnist"))),
         "speed": lambda: speed(json.loads((results / "synthetic/bench.json").read_text())),
     }
     for name, section in made.items():

@@ -16,6 +16,24 @@ SAMPLES = (16, 32)
 """How many random candidates were tried."""
 
 
+SHORT = (
+    *("attention", "attention-random-32", "kvt", "convnn", "convnn-random-32"),
+    *("local", "neighborhood-2d", "branch-conv"),
+)
+"""Variants that the README shows."""
+
+
+def summary(reports: Sequence[Report]) -> str:
+    """Accuracy of the variants that matter most, a column for each report."""
+    titles = [f"{each['config']['data']}, {_seen(each['config']['options'])}" for each in reports]
+    lines = [f"| layer | {' | '.join(titles)} |", f"|{'---|' * (len(titles) + 1)}"]
+    for name in SHORT:
+        found = [each["methods"].get(name) for each in reports]
+        cells = ["-" if one is None else estimate(one["accuracy"]) for one in found]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def details(reports: Sequence[Report]) -> str:
     """A table for each report, the comparisons that were planned, and the answer of the control."""
     return "\n".join("\n".join([*_table(report), *_sentences(report)]) for report in reports)
@@ -63,11 +81,16 @@ def _recipe(config: Mapping[str, Any]) -> str:
         f"weight decay {options['weight_decay']:g}",
         f"batches of {options['batch_size']}",
         f"the best of them by validation {options['select']}",
-        "shifted and flipped" if options["augment"] else "not augmented",
+        _seen(options),
         "bfloat16" if options["use_amp"] else "float32",
         *["compiled"] * options["use_compiled"],
     ]
     return ", ".join(words)
+
+
+def _seen(options: Mapping[str, Any]) -> str:
+    """How training images are seen."""
+    return "shifted and flipped" if options["augment"] else "not augmented"
 
 
 def _row(report: Report, name: str, *, others: bool) -> str:

@@ -205,6 +205,15 @@ def test_the_control_of_random_candidates_is_answered_by_what_intervals_allow(ta
     assert text.count("convnn-random-16 and attention") + text.count("convnn-random-16 has") == 2
 
 
+def test_the_short_table_of_token_layers_has_a_column_for_each_report(tables):
+    plain = token_report()
+    plain["config"]["options"]["augment"] = False
+    lines = tables.vit_tables.summary([token_report(), plain]).splitlines()
+    assert lines[0] == "| layer | cifar10, shifted and flipped | cifar10, not augmented |"
+    assert "| `convnn` | .7500 ± .0100 | .7500 ± .0100 |" in lines
+    assert "| `local` | - | - |" in lines
+
+
 def test_layers_at_the_size_of_the_reference_stand_beside_its_runs_of_any_heads(tables):
     assert "| `convnn` | .7500 ± .0100 | .7439 and .7533 (1 head) |" in tables.vit_tables.beside([token_report()])
 
