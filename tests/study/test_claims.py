@@ -1,7 +1,10 @@
 """Parts of a run that one process takes."""
 
+import errno
 import subprocess
 import sys
+
+import pytest
 
 from attnknn.study.claims import claimed
 
@@ -50,3 +53,13 @@ def test_a_system_without_such_locks_has_its_folder_for_itself(tmp_path, monkeyp
     with claimed(tmp_path / "part") as one, claimed(tmp_path / "part") as two:
         assert one
         assert two
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_so_has_a_run_where_the_file_system_has_no_locks(tmp_path, monkeypatch, number):
+    def flock(*_):
+        raise OSError(number, "no locks here")
+
+    monkeypatch.setattr("attnknn.study.claims.fcntl.flock", flock)
+    with claimed(tmp_path / "part") as mine:
+        assert mine

@@ -84,6 +84,22 @@ def test_what_another_run_has_done_is_not_done_again(asked, tmp_path, monkeypatc
     assert set(found.report["methods"]) == set(METHODS_HERE)
 
 
+def test_what_failed_here_and_was_filled_by_another_run_has_not_failed(asked, tmp_path, monkeypatch):
+    study(asked, tmp_path / "other")
+    out = tmp_path / "run"
+
+    def fails(job):
+        for file in (tmp_path / "other" / "cells").glob("logistic-0.*"):  # the other run, at the same time
+            shutil.copy(file, out / "cells" / file.name)
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setitem(METHODS, "logistic", fails)
+    found = study(asked, out)
+    assert found.failed == {}
+    assert found.report["failed"] == {}
+    assert set(found.report["methods"]) == set(METHODS_HERE)
+
+
 def test_methods_that_share_a_fit_are_of_one_part():
     parts = {name: Asked(name, PLAIN_POINT, 3).part for name in METHODS}
     assert parts["attention"] == parts["uniform+tta"] == parts["attention-isotonic"] == "seed-3-ours"

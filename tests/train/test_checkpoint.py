@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from attnknn.errors import CorruptModel, InvalidInput
-from attnknn.train.checkpoint import read_checkpoint, write_checkpoint
+from attnknn.train.checkpoint import FORMAT, read_checkpoint, write_checkpoint
 from attnknn.train.loop import LoopOptions, run
 
 OPTIONS = LoopOptions(epochs=6, lr=0.05, ema=0.7, weight_decay=0.01, clip=1.0, warmup=0.2, validate_first=True)
@@ -276,10 +276,17 @@ def test_a_forged_file_runs_no_code(tmp_path, monkeypatch):
     torch.save({"identity": {}, "state": Mischief()}, held)
     for body in (held.getvalue(), pickle.dumps(Mischief())):
         digest = hashlib.sha256(body).hexdigest()
-        Path("run.pt").write_bytes(f"attnknn checkpoint 1 {digest}\n".encode() + body)
+        Path("run.pt").write_bytes(f"attnknn checkpoint {FORMAT} {digest}\n".encode() + body)
         with pytest.raises(CorruptModel, match=r"run\.pt cannot be read"):
             read_checkpoint(Path("run.pt"), {})
         assert not Path("mischief").exists()
+
+
+def test_a_checkpoint_of_an_older_version_is_told_as_such(tmp_path):
+    file = tmp_path / "run.pt"
+    file.write_bytes(f"attnknn checkpoint {FORMAT - 1} {'0' * 64}\n".encode())
+    with pytest.raises(CorruptModel, match=rf"has format {FORMAT - 1}, this version reads {FORMAT} .*remove it"):
+        read_checkpoint(file, {})
 
 
 def test_a_save_that_fails_leaves_the_one_before(tmp_path, monkeypatch):

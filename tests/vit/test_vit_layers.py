@@ -532,6 +532,16 @@ def test_a_compiled_layer_is_one_graph_that_draws_what_the_layer_would_have(name
     assert found[3].equal(found[4]) == (eval_sampling != "resample")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_layer_that_was_made_in_inference_mode_compiles_outside_of_it():
+    torch.compiler.reset()
+    with torch.inference_mode():
+        layer = create_layer("ConvNNAttention", dim=12, num_heads=2, K=3, sampling_type="random", num_samples=6)
+    with torch.no_grad():
+        x = tokens(20).float()
+        torch.testing.assert_close(torch.compile(layer.eval(), backend="aot_eager")(x), layer(x))
+
+
 def states(layer):
     found = [each.get_extra_state() for each in layer.modules() if isinstance(each, RandomSampler)]
     return torch.stack(found)

@@ -354,6 +354,15 @@ def test_a_saved_model_answers_as_before(tmp_path):
         again.frames(np.repeat(images, 3, axis=3), labels)
 
 
+def test_a_model_saved_before_there_was_a_choice_was_chosen_by_the_loss(tmp_path, monkeypatch):
+    images, _ = pictures(9)
+    trained = TrainedViT(model(), CONFIG, ("a", "b", "c"), channel_stats(images), ViTOptions())
+    then = {name: value for name, value in trained.options.state().items() if name != "select"}
+    monkeypatch.setattr(ViTOptions, "state", lambda _: then)
+    trained.save(tmp_path / "vit")
+    assert TrainedViT.load(tmp_path / "vit").options.select == "loss"
+
+
 def test_a_damaged_folder_is_refused(tmp_path):
     images, _ = pictures(9)
     TrainedViT(model(), CONFIG, ("a", "b", "c"), channel_stats(images), ViTOptions()).save(tmp_path)

@@ -131,7 +131,7 @@ def run_all_studies(
     """Run every study but new-class, each in a folder of DIR, with one page of them all.
 
     Seed by seed: what is trained for a seed serves all of them. Each study is what its own command would run.
-    The same command may be started several times at once: each training is taken by one of them.
+    The same command may be started several times at once: they share the work, and times become upper bounds.
 
     Exits 0 when every cell is there, 1 when one failed, 2 for bad input.
     """
@@ -250,7 +250,7 @@ def _described(study: Study) -> str:
 
     Settings and calibration are chosen on held-out training rows, and the test rows are predicted once.
     A run that is stopped goes on where it was; more seeds or methods only add to what DIR holds.
-    The same command may be started several times at once: each training is taken by one of them.
+    The same command may be started several times at once: they share the work, and times become upper bounds.
 
     Methods: {", ".join(study.methods)}.{_further(study)}
 

@@ -15,8 +15,8 @@ _WORST: Final = ("fail", "not run", "reported", "pass")
 STATISTICS: Final = (
     "Differences are paired by seed and test row. An interval reaches as far as the wider of two at each end: "
     "Student's t over seeds, and the bootstrap over test rows, which for accuracy is one row wider at both ends. "
-    "A difference is stated where all of it lies on one side of 0; of pairs that differ in nothing, one in twenty "
-    "at most looks as if it did."
+    "A difference is stated where all of it lies on one side of 0. Of pairs that differ in nothing, about one in "
+    "twenty looks as if it did; with five seeds or more on the same test rows, up to one in nine."
 )
 """How verdicts are made, for those who read them."""
 

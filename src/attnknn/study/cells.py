@@ -54,10 +54,10 @@ class Cells:
         file = folder / RECIPE
         if folder.exists() and not folder.is_dir():
             raise InvalidInput(f"{folder} is a file; a study needs a folder")
+        if not file.exists() and _holds_other(folder) and not file.exists():  # another run may write it meanwhile
+            raise InvalidInput(f"{folder} holds other files than a study; name a folder of its own")
         if file.exists():
             _check_same(_object(file), recipe.config(), folder)
-        elif folder.is_dir() and any(not path.name.endswith(".tmp") for path in folder.iterdir()):
-            raise InvalidInput(f"{folder} holds other files than a study; name a folder of its own")
         else:
             write_json(file, recipe.config())
         return cls(folder, recipe)
@@ -136,6 +136,11 @@ class Cells:
             classes = tuple(map(str, arrays["classes"].tolist()))
             found.append(Answers(said / said.sum(axis=1, keepdims=True), truth, classes))
         return found
+
+
+def _holds_other(folder: Path) -> bool:
+    """Whether a folder has anything but drafts."""
+    return folder.is_dir() and any(not path.name.endswith(".tmp") for path in folder.iterdir())
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -46,7 +46,8 @@ def run_study(
 ) -> Outcome:
     """Fill the cells that are missing in a folder and write ``report.json`` from all that are there.
 
-    The same may run several times at once, on as many processors, say: each training is taken by one of them.
+    The same may run several times at once, on as many processors, say: they share the work, and times that are
+    measured meanwhile are upper bounds.
 
     Args:
         recipe: What decides the numbers.
@@ -151,7 +152,7 @@ def _finished(plan: Plan, failed: Mapping[str, str], how: Closing) -> tuple[dict
         places = PLACES if recipe.most_rows is None else quick_places()
         with claimed(out / CLAIMS / "places", wait=True):  # two that measure at once would measure each other
             told["places"] = run_places(out / "places", places, how.say)
-    told["notes"] = notes_of(told, recipe, how.task, plan.scope, plan.seeds)
+    told["notes"] = notes_of(told, recipe, how.task, plan.scope, told["seeds"])
     told["notes"] += [why] if (why := not_drawn(how.also)) is not None else []
     report = record.recorded(told, given_commit=how.machine.commit)
     return report, write_report(report, plan.cells, how.also)

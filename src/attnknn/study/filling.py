@@ -77,7 +77,6 @@ class Plan:
 
     cells: Cells
     scope: Scope
-    seeds: Sequence[int]
     every: tuple[Asked, ...]
     models: Mapping[tuple[str, int], Path]
 
@@ -102,7 +101,7 @@ class Plan:
             if has_meaning(METHODS[method], point)
         )
         models = {(method, seed): out / "models" / f"{method}-{seed}" for method in keep for seed in seeds}
-        return cls(Cells.open(out, recipe), scope, seeds, every, models)
+        return cls(Cells.open(out, recipe), scope, every, models)
 
     def lacks(self, asked: Asked) -> bool:
         """Whether a cell is missing, or its model is."""
@@ -144,7 +143,7 @@ class Filling:
         for part in self._taken:
             self.say(f"waiting for another run, which has {len(self._parts[part])} cells of {part} under way")
             self._take(part, wait=True)
-        return self.failed
+        return [_still(plan, some) for plan, some in zip(self.plans, self.failed, strict=True)]
 
     def _take(self, part: str, *, wait: bool = False) -> bool:
         """Fill a part unless another run has it, in which case it may be waited for."""
@@ -171,6 +170,12 @@ class Filling:
         self._pace.took(name, watch.seconds)
         if reason is not None:
             self.failed[at][f"{name}-{seed}"] = reason
+
+
+def _still(plan: Plan, failed: Mapping[str, str]) -> dict[str, str]:
+    """What failed here and was not filled by another run since."""
+    there = {f"{name}-{seed}" for name, seed in (each.cell for each in plan.every) if plan.cells.done(name, seed)}
+    return {name: why for name, why in failed.items() if name not in there}
 
 
 def job_at(recipe: Recipe, task: Task, point: Point, seed: int, device: str, shared: dict[str, Any]) -> Job:

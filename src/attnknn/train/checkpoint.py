@@ -18,7 +18,7 @@ import torch
 
 from attnknn.errors import CorruptModel, InvalidInput
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Number of the format that this version writes and reads."""
 
 _FOLLOWS: Final = ("steps", "model", "loop")
@@ -66,7 +66,10 @@ def read_checkpoint(path: Path, identity: Mapping[str, Any]) -> dict[str, Any] |
     if head is None:
         raise CorruptModel(f"{path} is not a checkpoint, or is damaged: it does not begin like one")
     if int(head[1]) != FORMAT:
-        raise CorruptModel(f"{path} has format {int(head[1])}, this version reads {FORMAT}")
+        raise CorruptModel(
+            f"{path} has format {int(head[1])}, this version reads {FORMAT} and cannot go on with it: "
+            "remove it, or choose another folder"
+        )
     body = content[head.end() :]
     if hashlib.sha256(body).hexdigest().encode() != head[2]:
         raise CorruptModel(f"{path} is damaged: its content does not have the checksum it states")

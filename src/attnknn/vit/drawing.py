@@ -19,7 +19,8 @@ class Source:
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
-        self.ticket = torch.tensor([id(generator), 0], device="cpu")  # no other has this id while it is held
+        with torch.inference_mode(False):  # or nothing outside that mode could write to it
+            self.ticket = torch.tensor([id(generator), 0], device="cpu")  # no other has this id while it is held
 
 
 _SOURCES: WeakValueDictionary[int, Source] = WeakValueDictionary()

@@ -82,7 +82,7 @@ class TrainedViT:
             model.load_state_dict(load_tensors(files["weights.safetensors"]))
             mean, std = (tuple(map(float, each)) for each in about["stats"])
             classes = tuple(map(str, about["classes"]))
-            options, seed = ViTOptions(**about["options"]), int(about["seed"])
+            options, seed = ViTOptions(**{"select": "loss", **about["options"]}), int(about["seed"])
             return cls(model.eval(), about["config"], classes, (mean, std), options, seed)
         except CorruptModel:
             raise
