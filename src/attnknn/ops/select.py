@@ -157,10 +157,7 @@ def _by_kernels(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, l
     found = fused_search.candidates(asked, table, factors, keys.table[-1], fused_search.width(k, left_out))
     hidden = found.scores == -torch.inf
     if leave_out is not None and left_out:
-        same = found.rows[leave_out[:, 0]] == leave_out[:, 1:]
-        hidden = hidden | (
-            same.new_zeros(hidden.shape, dtype=torch.int32).index_add_(0, leave_out[:, 0], same.int()) > 0
-        )
+        hidden = hidden | pairs.among(found.rows, leave_out)
     rows = found.rows.masked_fill(hidden, NO_ROW)
     best = TopK(*fused_search.settle(queries, keys.vectors, rows, k, keys.metric, NO_ROW))
     reach, worst = found.scores[:, -1], best.distances[:, -1]
