@@ -151,3 +151,15 @@ def test_many_keys_on_a_gpu(metric, k, dim):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sixteen_bit_vectors_on_a_gpu(dtype):
     agree(*drawn(queries=500, keys=5000, dim=64, away=0.0, dtype=dtype), 16)
+
+
+def test_keys_that_are_written_to_after_a_search_are_seen():
+    queries, keys = drawn()
+    laid = prepare(keys)
+    before = exact_topk(queries, laid, 5, backend="triton").rows
+    assert laid.narrow() is laid.narrow()
+    keys[before[:, 0]] += 50.0
+    select.fill(laid, 0, keys)
+    after = exact_topk(queries, laid, 5, backend="triton").rows
+    assert torch.equal(after, exact_topk(queries, laid, 5, backend="torch").rows)
+    assert not torch.equal(after, before)

@@ -9,7 +9,7 @@ chunks or the device, and ties go to the lower row.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import torch
@@ -58,6 +58,7 @@ class Keys:
     center: Tensor  # (d,)
     longest: float  # no centered key is longer
     metric: Metric
+    _narrow: list[tuple[int, Tensor]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def rows(self) -> int:
@@ -67,6 +68,22 @@ class Keys:
     def centered(self, vectors: Tensor) -> Tensor:
         """Vectors as the scores see them, in the widest float the device has."""
         return kernels.centered(vectors, self.center, self.metric)
+
+    def narrow(self) -> Tensor:
+        """(n, d) float16 keys, the longest of length 1; made once for as long as the table is not written to."""
+        version = -1 if self.table.is_inference() else self.table._version
+        if version < 0 or not self._narrow or self._narrow[0][0] != version:
+            made = torch.empty(self.rows, len(self.table) - 1, dtype=torch.float16, device=self.table.device)
+            for at in range(0, self.rows, 32 * _SLICE):
+                columns = slice(at, at + 32 * _SLICE)
+                made[columns] = (self.table[:-1, columns] / self.scale).T
+            self._narrow[:] = [(version, made)]
+        return self._narrow[0][1]
+
+    @property
+    def scale(self) -> float:
+        """What makes lengths at most 1; not 0."""
+        return max(self.longest, torch.finfo(torch.float32).tiny)
 
     def between(self, start: int, stop: int) -> Keys:
         """The keys of some rows, sharing memory."""
@@ -149,12 +166,11 @@ def _by_torch(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, bud
 def _by_kernels(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, left_out: int, budget: int) -> TopK:
     """Candidates by products of 16-bit numbers, then their distances; torch looks again where that does not do."""
     centered = keys.centered(queries)
-    lengths, longest = kernels.lengths(centered), max(keys.longest, torch.finfo(torch.float32).tiny)
+    lengths = kernels.lengths(centered)
     # Lengths of at most 1 keep 16-bit numbers in range; the factor brings scores back to size.
     asked = (centered / lengths.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).half()
-    table = (keys.table[:-1] / longest).half().T.contiguous()
-    factors = (lengths * longest).float()
-    found = fused_search.candidates(asked, table, factors, keys.table[-1], fused_search.width(k, left_out))
+    factors = (lengths * keys.scale).float()
+    found = fused_search.candidates(asked, keys.narrow(), factors, keys.table[-1], fused_search.width(k, left_out))
     hidden = found.scores == -torch.inf
     if leave_out is not None and left_out:
         hidden = hidden | pairs.among(found.rows, leave_out)
