@@ -408,3 +408,23 @@ def test_importing_metrics_alone_loads_neither_torch_nor_scikit_learn():
         [sys.executable, "-c", code, *attnknn.__path__], capture_output=True, text=True, check=True
     )
     assert json.loads(told.stdout) == []
+
+
+@pytest.mark.parametrize("classes", [2, 3, 60])
+def test_floors_of_all_kinds_at_once_are_those_of_each_kind_alone(classes):
+    draw = np.random.default_rng(classes)
+    several = [draw.dirichlet(np.ones(classes), 311), np.eye(classes)[draw.integers(classes, size=311)]]
+    several.append(several[0].round(1) + 1e-3)  # with ties
+    several[2] /= several[2].sum(axis=1, keepdims=True)
+    draws = {"equal-width": 900, "equal-mass": 900, "smooth": 33, "classwise": 21}
+    for p, found in zip(several, ece_floors(several, draws), strict=True):
+        alone = {kind: metrics.ece_floor(p, kind=kind, draws=count) for kind, count in draws.items()}
+        assert found == pytest.approx(alone, rel=0, abs=1e-12)
+
+
+def test_secants_find_the_sigma_that_halving_finds():
+    draw = np.random.default_rng(0)
+    sizes = 10.0 ** draw.uniform(-9, 0, (40, 1))
+    mass = np.concatenate([draw.normal(size=(40, GRID)) / GRID * sizes, np.full((1, GRID), 1 / GRID)])
+    mass = np.concatenate([mass, np.abs(mass), np.zeros((2, GRID))])
+    np.testing.assert_array_equal(_fixed_point(mass), _bisected(dct(mass, axis=1, norm="ortho")))

@@ -22,7 +22,10 @@ def few(monkeypatch):
     """Few queries will do, and the interpreter, which sorts one by one, gets small tiles."""
     monkeypatch.setattr(fused_search, "FEWEST", 10)
     if not CUDA:
-        monkeypatch.setattr(fused_search, "_tile", lambda _: (16, 64, 1))
+        for name in ("_tile", "_sample_tile"):
+            monkeypatch.setattr(fused_search, name, lambda: {"ROWS": 16, "COLUMNS": 64})
+        for name, value in (("_RANK", 6), ("_ROOM", 16), ("MOST_CANDIDATES", 64)):
+            monkeypatch.setattr(fused_search, name, value)
 
 
 def drawn(queries=14, keys=150, dim=24, scale=1.0, away=3.0, seed=0, dtype=torch.float32):
@@ -53,6 +56,22 @@ def looked_again(monkeypatch):
 @pytest.mark.parametrize("scale", [1.0, 1e-4, 1e4])
 def test_the_answer_is_that_of_torch(metric, scale):
     agree(*drawn(scale=scale), 5, metric=metric)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_of_many_keys_a_sample_says_which_to_look_at(metric, looked_again):
+    agree(*drawn(keys=1500), 5, metric=metric)
+    assert looked_again == [14]  # which was torch itself
+
+
+def test_a_sample_that_misleads_costs_time_and_no_neighbor(looked_again):
+    queries, keys = drawn(keys=1500)
+    sampled = torch.arange(1500, device=DEVICE) // 64 % 4 == 0
+    agree(queries, keys + 9.0 * sampled[:, None], 5)  # more keys are near than there is room for
+    agree(queries, keys + 9.0 * ~sampled[:, None], 5)  # all are in the sample
+    few = keys + torch.where(torch.arange(1500, device=DEVICE) < 40, 0.0, 9.0)[:, None]
+    agree(queries, few, 20)  # fewer than the candidates that are asked for
+    assert len(looked_again) > 3  # torch itself, and to look again
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -119,7 +138,7 @@ def test_a_second_look_leaves_out_what_the_first_did(looked_again, monkeypatch):
 
 
 def test_keys_are_searched_in_parts_and_long_vectors_in_chunks(monkeypatch):
-    monkeypatch.setattr(fused_search, "_parts", lambda *_: 3)
+    monkeypatch.setattr(fused_search, "_parts", lambda *_: 4)
     agree(*drawn(), 5)
     agree(*drawn(dim=300), 5)
 

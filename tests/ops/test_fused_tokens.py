@@ -119,6 +119,20 @@ def test_half_precision_is_added_up_in_float32():
     agree(*drawn(dtype=torch.float16), 5, within=2e-3)
 
 
+@pytest.mark.parametrize(("tokens", "kept"), [(5, 1), (64, 9), (100, 9), (100, 20)])
+@pytest.mark.parametrize("crowded", [False, True], ids=["apart", "tied"])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"padded": True}], ids=told)
+def test_of_sixteen_bits_keys_are_listed_and_where_too_many_tie_not(tokens, kept, crowded, options):
+    q, k, v = drawn(batch=1, heads=2, queries=18, tokens=tokens, dim=16, dtype=torch.float16)
+    q, k = ((4 * each.detach()).round() / 4 for each in (q, k))  # sums of these are exact
+    if crowded:
+        k = k.sign() * torch.tensor([1.0] + [0.0] * 15, device=DEVICE, dtype=k.dtype)
+    options = {**options}
+    if options.pop("padded", False):
+        options["key_padding_mask"] = torch.arange(tokens, device=DEVICE).expand(1, -1) % 3 == 1
+    agree(q.requires_grad_(), k.requires_grad_(), v, min(kept, tokens), within=2e-3, **options)
+
+
 def test_ties_go_to_the_lower_index():
     q, k, v = drawn()
     q, k = ((4 * each.detach()).round().requires_grad_() for each in (q, k))  # sums are exact in any order

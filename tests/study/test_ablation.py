@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +13,13 @@ from mixed import mixed
 from sklearn.datasets import load_digits, make_classification
 
 from attnknn.attend import AttentionOptions
+from attnknn.study import ours
 from attnknn.study.ablation import HEADS, PARTS, QUICK, USUAL, VARIANTS, reference_pairs, varied
 from attnknn.study.engine import run_study
 from attnknn.study.job import Job
 from attnknn.study.methods import METHODS
 from attnknn.study.ours import is_usual, shared_model, trained, training_of
+from attnknn.study.points import noise_points
 from attnknn.study.recipe import STUDIES
 from attnknn.study.splits import parts, recipe_for, task_of
 from attnknn.train import TrainingOptions
@@ -131,6 +134,41 @@ def test_what_is_so_already_is_the_model_that_training_anew_would_give(categorie
     anew = trained(categories, METHODS["attention-periodic-dropout-0.4"])
     rows = categories.task.take(categories.parts.test)
     np.testing.assert_array_equal(anew.predict_proba(rows), shared.predict_proba(rows))
+
+
+def test_of_runs_in_one_folder_one_trains_what_variants_are_judged_by(categories, tmp_path, monkeypatch):
+    trainings, model = [], shared_model(categories)[0]
+    monkeypatch.setattr(ours, "trained", lambda job, how: trainings.append(how) or model)
+    other_runs = [replace(categories, shared={}, left=tmp_path) for _ in range(3)]
+    found = [{name for name in RETRAINED if is_usual(job, METHODS[name])} for job in other_runs]
+    assert found == [{"attention-periodic", "attention-periodic-dropout-0.4"}] * 3
+    assert trainings == [METHODS[USUAL]]
+    noisy = replace(other_runs[0], point=noise_points((0.3,))[1], shared={})
+    assert is_usual(noisy, METHODS["attention-periodic"])  # another training, of which nothing was told
+    assert len(trainings) == 2
+
+
+def test_who_judges_a_variant_waits_for_the_run_that_trains(categories, tmp_path, monkeypatch):
+    model, begun, may_end = shared_model(categories)[0], threading.Event(), threading.Event()
+
+    def slow(job, how):
+        begun.set()
+        assert may_end.wait(60)
+        return model
+
+    monkeypatch.setattr(ours, "trained", slow)
+    trains, judges = (replace(categories, shared={}, left=tmp_path) for _ in range(2))
+    found = []
+    first = threading.Thread(target=lambda: shared_model(trains))
+    first.start()
+    assert begun.wait(60)
+    monkeypatch.setattr(ours, "trained", lambda job, how: pytest.fail("it is under way"))
+    second = threading.Thread(target=lambda: found.append(is_usual(judges, METHODS["attention-tabular"])))
+    second.start()
+    may_end.set()
+    for each in (first, second):
+        each.join()
+    assert found == [False]
 
 
 def test_where_nothing_is_trained_there_is_nothing_to_change(tmp_path):

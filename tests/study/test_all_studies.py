@@ -178,6 +178,25 @@ def test_all_scopes_name_every_study_that_fits_the_data():
     assert "lightgbm" not in all_scopes(images=False, quick=True)["main"].methods
 
 
+def test_some_studies_are_run_as_all_would_run_them(together):
+    every = all_scopes(images=False)
+    assert all_scopes(images=False, studies=["noise", "main"]) == {name: every[name] for name in ("main", "noise")}
+    for wrong, said in ((["magic"], "is called 'magic'"), (["new-class"], "is called 'new-class'"), ([], "is named")):
+        with pytest.raises(InvalidInput) as refused:
+            all_scopes(images=False, studies=wrong)
+        assert str(refused.value) == f"no study {said}; try one of: {', '.join(TOGETHER)}"
+
+
+def test_a_study_that_was_left_out_is_added_to_the_same_folder(together, tmp_path):
+    recipe, task, *_ = together
+    how = {"seeds": [0], "out": tmp_path, "device": "cpu", "commit": "c"}
+    scopes = {name: replace(SCOPES[name], methods=["hgb"]) for name in ("main", "noise")}
+    engine.run_all(recipe, task, {"noise": scopes["noise"]}, **how)
+    assert not (tmp_path / "main").exists()
+    found = engine.run_all(recipe, task, scopes, **how).report
+    assert (found["run"]["cells"], [*found["studies"]]) == (1, ["main", "noise"])
+
+
 @pytest.mark.parametrize(
     ("name", "asked", "said"),
     [

@@ -49,6 +49,7 @@ def test_places_are_measured_once_and_those_that_were_not_run_again(tmp_path):
     assert run_places(tmp_path, [place], said.append) == first
     assert len(said) == 1
     (tmp_path / f"{place.name}.json").write_text('{"not_run": "no room"}')
+    assert "not_run" in run_places(tmp_path, [place], said.append, since=0.0)[place.name]  # another run of now
     again = run_places(tmp_path, [place], said.append)
     assert again[place.name]["recall"] == 1
     assert len(said) == 2

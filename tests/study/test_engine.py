@@ -38,7 +38,7 @@ def content(folder):
     for path in sorted(folder.rglob("*")):
         if path.suffix == ".json":
             found[path.relative_to(folder)] = json.dumps(without_times(json.loads(path.read_text())))
-        elif path.is_file():
+        elif path.is_file() and path.name != "reported":  # which tells times alone
             found[path.relative_to(folder)] = path.read_bytes()
     return found
 

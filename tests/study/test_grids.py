@@ -16,6 +16,7 @@ from attnknn.study.page import page_of
 from attnknn.study.points import noise_points, tail_points
 from attnknn.study.recall_plots import recall_figures
 from attnknn.study.scored import errors as errors_of
+from attnknn.study.scored import floors_of
 from attnknn.study.tables import ERRORS, grid_csv, grid_latex, in_words
 from attnknn.study.verdicts import short
 
@@ -59,7 +60,7 @@ def test_errors_are_those_of_the_metrics_and_floors_those_of_many_draws(classes)
     draw = np.random.default_rng(classes)
     said = draw.dirichlet(np.full(classes, 0.4), 300)
     labels = np.array([draw.choice(classes, p=each) for each in said])
-    found = errors_of(said, labels, 400)
+    found = errors_of(said, labels, floors_of([said], 400)[0])
     for name, kind in zip(ERRORS, ("equal-width", "equal-mass", "smooth", "classwise"), strict=True):
         assert found[name] == metrics.ece(said, labels, kind=kind)
         assert found[f"{name}_floor"] == pytest.approx(

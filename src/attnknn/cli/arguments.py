@@ -146,6 +146,10 @@ Seeds = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, max=100, help="How many seeds; 5 when left out, 2 with --quick."),
 ]
+Studies = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,...", help="Some of the studies, such as noise,imbalance; all when left out."),
+]
 Along = Annotated[
     str | None,
     typer.Option(

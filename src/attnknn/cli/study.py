@@ -105,10 +105,12 @@ def command(study: Study) -> Callable[..., None]:
 @screen.examples(
     "attnknn study all --data digits --out runs/digits --quick",
     "attnknn study all --data people.csv --target income --out runs/people --pdf",
+    "attnknn study all --data cifar10 --studies noise,imbalance --out runs/images",
 )
 def run_all_studies(
     data: arguments.DataOption,
     out: arguments.StudyOut,
+    studies: arguments.Studies = None,
     seeds: arguments.Seeds = None,
     first_seed: arguments.FirstSeed = 0,
     target: arguments.Target = None,
@@ -128,14 +130,16 @@ def run_all_studies(
     compiled: arguments.Compile = False,
     as_json: arguments.Json = False,
 ) -> None:
-    """Run every study but new-class, each in a folder of DIR, with one page of them all.
+    """Run every study but new-class, or --studies, each in a folder of DIR, with one page of them all.
 
-    Seed by seed: what is trained for a seed serves all of them. Each study is what its own command would run.
+    Seed by seed: what is trained for a seed serves all of them. Each study is what its own command would run, with
+    its usual methods and places on its axis: --methods and --along are for that command. Studies that are left out
+    may be added later by the same command.
     The same command may be started several times at once: they share the work, and times become upper bounds.
 
     Exits 0 when every cell is there, 1 when one failed, 2 for bad input.
     """
-    scopes = all_scopes(images=holds_images(data), quick=quick)
+    scopes = all_scopes(images=holds_images(data), quick=quick, studies=_names(studies))
     given = Given(EVERYTHING, data, out, target, data_dir, save)
     given.check(resume=resume)
     what = {"test_share": test_share, "members": members, "quick": quick, "source": recipe}

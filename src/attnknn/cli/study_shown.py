@@ -24,8 +24,10 @@ def tell(study: Study, found: Outcome, out: Path, save: Path | None, *, as_json:
         write_json(save, found.report)
     if as_json:
         screen.emit(found.report)
-    else:
+    elif found.written:
         _show_all(study, found.report, out)
+    else:
+        screen.line(f"another run wrote the report: all numbers are in {out / 'report.json'}")
     for cell, reason in found.failed.items():
         screen.note(f"cell {cell} failed: {reason}")
     if found.failed:

@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from attnknn.errors import InvalidInput
 from attnknn.metrics.inputs import UNKNOWN, Floats, Ints, checked, checked_weight
 
+_FEW = 40  # groups up to which a matrix product is faster than counting
+
 # row weights (draws, n) -> the score under each of them (draws,)
 Weighed: TypeAlias = Callable[[Floats], Floats]
 
@@ -94,12 +96,14 @@ def accuracy_of(probabilities: Floats, labels: Ints) -> Weighed:
 def f1_macro_of(probabilities: Floats, labels: Ints) -> Weighed:
     """Macro F1, ready for any row weights."""
     classes = probabilities.shape[1]
-    predicted, known = probabilities.argmax(axis=1), labels != UNKNOWN
-    hit = predicted == labels
+    predicted = probabilities.argmax(axis=1)
+    # rows that count for no class are of one more
+    right, true = np.where(predicted == labels, predicted, classes), np.where(labels == UNKNOWN, classes, labels)
+    each = [grouped(group, classes + 1) for group in (right, predicted, true)]
 
     def value(weights: Floats) -> Floats:
-        both = sums(predicted[hit], weights[:, hit], classes)
-        either = sums(predicted, weights, classes) + sums(labels[known], weights[:, known], classes)
+        both, said, is_so = (sums_of(weights)[:, :classes] for sums_of in each)
+        either = said + is_so
         present = either > 0
         f1 = np.divide(2 * both, either, out=np.zeros_like(both), where=present)
         return np.asarray(f1.sum(axis=1) / present.sum(axis=1))
@@ -141,14 +145,22 @@ def auc_of(probabilities: Floats, labels: Ints) -> Weighed:
 
 def aurc_of(probabilities: Floats, labels: Ints) -> Weighed:
     """Risk-coverage area, ready for whole-number row weights (how often each row occurs)."""
-    levels, group = np.unique(-confidence(probabilities), return_inverse=True)
-    wrong = ~hits(probabilities, labels)
+    surest = -confidence(probabilities)
+    order = np.argsort(surest, kind="stable")
+    wrong = order[~hits(probabilities, labels)[order]]
+    surer, as_sure = (np.searchsorted(surest[order], surest[wrong], side) for side in ("left", "right"))
 
     def value(weights: Floats) -> Floats:
-        rows = sums(group, weights, len(levels)).astype(np.int64)
-        errors = sums(group, weights * wrong, len(levels))
-        risk = np.divide(errors, rows, out=np.zeros_like(errors), where=rows > 0)
-        return np.array([_area(np.repeat(r, n)) for r, n in zip(risk, rows, strict=True)])
+        answered = _running(weights.T[order])  # (places + 1, draws), each draw down a column
+        before, after, every = (answered[at].astype(np.int64) for at in (surer, as_sure, -1))
+        place = np.arange(every.max() + 1)
+        # an error at place i of n is in the risks at i and after it: 1/i + ... + 1/n
+        harmonic = np.concatenate([[0.0], np.cumsum(1 / place[1:])])
+        area = place * (1 + harmonic[-1] - harmonic)  # of errors at the first places, out of the most that there are
+        count = after - before
+        gained = area[after] - area[before] - count * (harmonic[-1] - harmonic[every])
+        shares = np.divide(weights.T[wrong], count, out=np.zeros_like(gained), where=count > 0)
+        return np.asarray((shares * gained).sum(axis=0) / every)
 
     return value
 
@@ -157,6 +169,19 @@ def sums(groups: NDArray[np.intp] | Ints, weights: Floats, size: int) -> Floats:
     """Weight of each group under each draw: ``(draws, n) -> (draws, size)``."""
     # no rows at all count as whole numbers in NumPy, hence the cast
     return np.stack([np.bincount(groups, row, size) for row in weights]).astype(np.float64, copy=False)
+
+
+def grouped(groups: NDArray[np.intp] | Ints, size: int) -> Callable[[Floats], Floats]:
+    """The same, ready for any row weights."""
+    if size > _FEW:
+        return lambda weights: sums(groups, weights, size)
+    within = members(groups, size)
+    return lambda weights: weights @ within
+
+
+def members(groups: NDArray[np.intp] | Ints, size: int) -> Floats:
+    """(n, size): 1 where a row is of a group."""
+    return np.asarray(groups[:, None] == np.arange(size), np.float64)
 
 
 def hits(probabilities: Floats, labels: Ints) -> NDArray[np.bool_]:
@@ -185,18 +210,21 @@ def _mean_of(values: Floats) -> Weighed:
 
 
 def _one_against_rest(ranking: Floats, positive: NDArray[np.bool_], known: NDArray[np.bool_]) -> Weighed:
-    levels, group = np.unique(ranking, return_inverse=True)
+    inside, outside = np.flatnonzero(positive), np.flatnonzero(known & ~positive)
+    outside = outside[np.argsort(ranking[outside], kind="stable")]
+    low, high = (np.searchsorted(ranking[outside], ranking[inside], side) for side in ("left", "right"))
 
     def value(weights: Floats) -> Floats:
-        inside = sums(group, weights * positive, len(levels))
-        outside = sums(group, weights * (known & ~positive), len(levels))
-        beaten = np.cumsum(outside, axis=1) - outside / 2
-        pairs = inside.sum(axis=1) * outside.sum(axis=1)
-        won = (inside * beaten).sum(axis=1)
+        beaten, chosen = _running(weights.T[outside]), weights.T[inside]
+        pairs = chosen.sum(axis=0) * beaten[-1]
+        won = (chosen * (beaten[low] + beaten[high])).sum(axis=0) / 2
         return np.asarray(np.divide(won, pairs, out=np.full_like(won, np.nan), where=pairs > 0))
 
     return value
 
 
-def _area(risk: Floats) -> float:
-    return float((np.cumsum(risk) / np.arange(1, len(risk) + 1)).mean())
+def _running(values: Floats) -> Floats:
+    """Sums down each column, from none to all."""
+    found = np.zeros((len(values) + 1, values.shape[1]))
+    np.cumsum(values, axis=0, out=found[1:])
+    return found

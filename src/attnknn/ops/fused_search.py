@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from attnknn.ops.fused_tokens import HAS_TRITON, power
+from attnknn.ops.fused_tokens import HAS_TRITON, interpreted, power
 
 MOST_CANDIDATES: Final = 256
 FEWEST: Final = 64  # queries; fewer are read once by a plain product, which is bound by memory anyway
@@ -15,15 +15,18 @@ ROUNDOFF: Final = 2.0**-11
 """Relative error of a number once it has 16 bits; below 2^-14 of the longest key it is 2^-25 of that."""
 
 _WIDEST: Final = 256  # dimensions of a product that is not cut
-_BUSY: Final = 528  # programs that keep a large GPU busy
-_DEAD: Final = -(2**63)
+_ROWS: Final = 128  # vectors are laid out in as many
+_RANK: Final = 24  # of the keys in a sample: about 30 of them reach what it scores
+_ROOM: Final = 64  # places of a list for those, times the step of the sample
+_MANY: Final = 200_000  # keys, of which a smaller sample will do
 
 
 class Candidates(NamedTuple):
-    """Keys of the largest scores, best first; minus infinity and row 0 where there are too few."""
+    """Keys of the largest scores, best first; minus infinity and ``none`` where there are too few."""
 
     scores: Tensor  # (queries, m), float32
     rows: Tensor  # (queries, m), int64
+    reach: Tensor  # (queries,), no key that is not among them scores higher
 
 
 def unfit(queries: Tensor, rows: int, k: int, left_out: int) -> str | None:
@@ -42,57 +45,89 @@ def width(k: int, left_out: int) -> int:
     return max(16, power(k + max(8, k // 8) + left_out))
 
 
-def candidates(queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, count: int) -> Candidates:
+def room_for(count: int, dim: int) -> tuple[int, int]:
+    """Shape of so many vectors as the kernels read them: in whole tiles, with zeros behind what is there."""
+    return -(-count // _ROWS) * _ROWS, max(16, power(dim)) if dim <= _WIDEST else -(-dim // 128) * 128
+
+
+def candidates(
+    queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, count: int, *, none: int, budget: int
+) -> Candidates:
     """The keys of the largest ``factor * q.x + offset``.
 
     Args:
         queries: (q, d), float16, bfloat16 or float32.
-        keys: (n, d), of the same type.
+        keys: Of the same type, in a table of the shape of :func:`room_for`.
         factors: (q,) float32.
         offsets: (n,) float32; minus infinity hides a key.
         count: How many; a power of 2.
+        none: Stands where there is no row.
+        budget: Bytes for the lists of keys, in which the candidates are.
     """
-    packed = best_keys(queries, keys, factors, offsets, count)
-    parts = packed.shape[1] // count
-    if parts > 1:
-        packed = packed.topk(count).values
-    high = (packed >> 32).to(torch.int32)
-    scores = (high ^ ((high >> 31) & 0x7FFFFFFF)).view(torch.float32)
-    void = packed == _DEAD
-    rows = (2**31 - 1) - (packed & 0x7FFFFFFF)
-    return Candidates(scores.masked_fill(void, -torch.inf), rows.masked_fill(void, 0))
+    step = 4 if count <= 32 and len(offsets) < _MANY else 16
+    several = max(_ROWS, budget // (16 * _ROOM * step))
+    parts = []
+    for at in range(0, len(queries), several):
+        some = queries[at : at + several]
+        asked = some.new_zeros(room_for(*some.shape))
+        asked[: len(some), : some.shape[1]] = some
+        parts.append(best_keys(asked, keys, factors[at : at + several], offsets, count, step, none))
+    return Candidates(*(parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))))
 
 
 @torch.library.custom_op("attnknn::best_keys", mutates_args=())
-def best_keys(queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, count: int) -> Tensor:
-    """(q, parts * count) scores and rows of the best keys in each part of them, packed into integers."""
+def best_keys(
+    queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, count: int, step: int, none: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores and rows (q, count) of the best keys, and the score (q,) that no other exceeds; see Candidates.
+
+    A sample of every ``step``-th tile of keys says what to look for: about 30 * ``step`` keys reach that.
+    """
     from attnknn.ops import triton_search
 
-    queries, keys = queries.contiguous(), keys.contiguous()
-    asking, dim = queries.shape
-    rows, columns, warps = _tile(count)
-    blocks, parts = -(-asking // rows), _parts(asking, len(keys), rows)
-    part = -(-len(keys) // (parts * columns)) * columns
-    chunk = min(_WIDEST, max(16, power(dim))) if dim <= _WIDEST else 128
-    found = torch.empty(parts, asking, count, dtype=torch.int64, device=queries.device)
-    triton_search.best_keys[(blocks, parts)](
-        *(queries, keys, factors, offsets, found),
-        *(queries.stride(0), keys.stride(0), asking, len(keys), dim, part),
-        RANKS=count,
-        DIM=chunk,
-        ROWS=rows,
-        COLUMNS=columns,
-        CHUNKED=dim > chunk,
-        PRECISION="ieee",
-        num_warps=warps,
-    )
-    return found.transpose(0, 1).reshape(asking, parts * count)
+    asking, there, width = len(factors), len(offsets), queries.shape[1]
+    scores, found, reach = _best_keys_fake(queries, keys, factors, offsets, count, step, none)
+    tile = _tile()
+    blocks = -(-asking // tile["ROWS"])
+    parts = _parts(blocks, -(-there // tile["COLUMNS"]), queries.device)
+    room = max(2 * count, power(_ROOM * step * min(2, parts) // parts))  # of one part: keys may lie unevenly
+    floor = torch.full_like(factors, torch.finfo(torch.float32).min)
+    lists = torch.empty(asking, parts, room, dtype=torch.int64, device=queries.device)
+    longest = torch.empty(asking, dtype=torch.int32, device=queries.device)
+    given, sizes = (queries, keys, factors, offsets, floor), (asking, there, width)
+    fixed = {
+        "DIM": width if width <= _WIDEST else 128,
+        "CHUNKED": width > _WIDEST,
+        "PRECISION": "ieee",
+        "INTERPRETED": interpreted(),
+    }
+    at_once = max(1, 1024 // (room * parts))
+    with torch.cuda.device_of(queries):  # type: ignore[no-untyped-call]
+        if there >= room:
+            sample = _sample_tile()
+            triton_search.floors[(-(-asking // sample["ROWS"]),)](
+                *given, *sizes, step, RANK=_RANK, **fixed, **sample
+            )
+        triton_search.above[(blocks, parts)](*given, lists, *sizes, ROOM=room, **fixed, **tile)
+        triton_search.in_order[(-(-asking // at_once),)](
+            *(lists, longest, scores, found, asking, none),
+            ROOM=room,
+            PARTS=parts,
+            KEPT=count,
+            ROWS=at_once,
+            num_warps=4,
+        )
+    # All that reach the floor are there, and where they are more than asked for, all that reach the last of them.
+    torch.where(scores[:, -1] == -torch.inf, floor, scores[:, -1], out=reach)
+    return scores, found, reach.masked_fill_(longest >= room, torch.inf)  # or there was no room
 
 
 @best_keys.register_fake
-def _best_keys_fake(queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, count: int) -> Tensor:
-    parts = _parts(len(queries), len(keys), _tile(count)[0])
-    return torch.empty(len(queries), parts * count, dtype=torch.int64, device=queries.device)
+def _best_keys_fake(
+    queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, count: int, step: int, none: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    scores = torch.empty(len(factors), count, device=queries.device)
+    return scores, torch.empty_like(scores, dtype=torch.int64), torch.empty_like(factors)
 
 
 @torch.library.custom_op("attnknn::settle", mutates_args=())
@@ -126,11 +161,23 @@ def _settle_fake(
     return found, torch.empty_like(found, dtype=torch.float64)
 
 
-def _tile(count: int) -> tuple[int, int, int]:
-    """Queries and keys at a time, and warps."""
-    return (128, 64, 8) if count <= 32 else (32, 64, 2) if count <= 64 else (16, 64, 2)
+def _tile() -> dict[str, int]:
+    """How many queries and keys at a time, by how many warps, with how many tiles of keys under way."""
+    return {"ROWS": 128, "COLUMNS": 32, "num_warps": 8, "num_stages": 3}
 
 
-def _parts(asking: int, keys: int, rows: int) -> int:
-    """Parts that the keys are cut into, so that there is work for the whole GPU; but none of fewer than 16,384."""
-    return max(1, min(_BUSY // max(1, -(-asking // rows)), keys // 16384))
+def _sample_tile() -> dict[str, int]:
+    """The same for the sample."""
+    return {"ROWS": 128, "COLUMNS": 64, "num_warps": 8, "num_stages": 3}
+
+
+def _parts(blocks: int, tiles: int, device: torch.device) -> int:
+    """Parts that the keys are cut into, a power of 2, so that all of the GPU has work, to the end."""
+    if device.type != "cuda":
+        return 1
+    at_once: int = 2 * torch.cuda.get_device_properties(device).multi_processor_count
+
+    def busy(parts: int) -> float:
+        return blocks * parts / at_once / -(-blocks * parts // at_once)
+
+    return max((1, 2, 4, 8), key=lambda parts: (parts * 128 <= max(128, tiles), round(busy(parts), 1), -parts))

@@ -21,6 +21,7 @@ BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
 
 MOST_KEPT: Final = 64
 WIDEST: Final = 128
+_MOST_LISTED: Final = 32  # keys kept, of which there are half as many again in the running
 _MANY: Final = 4096  # tokens, from which wider tiles are faster
 _PARTS: Final = 64  # places where queries add to the gradient of the factors, so that few meet
 _TYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
@@ -60,7 +61,7 @@ def served(backend: str, device: torch.device, reason: str | None, work: str) ->
         raise InvalidInput(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     if backend == "torch":
         return False
-    if reason is None and device.type != "cuda" and (backend == "auto" or not _interpreted()):
+    if reason is None and device.type != "cuda" and (backend == "auto" or not interpreted()):
         reason = f"the tensors are on {device.type}"
     if backend == "triton" and reason is not None:
         raise InvalidInput(f"backend='triton' cannot serve: {reason}")
@@ -69,7 +70,7 @@ def served(backend: str, device: torch.device, reason: str | None, work: str) ->
     return reason is None
 
 
-def _interpreted() -> bool:
+def interpreted() -> bool:
     """Whether Triton interprets its kernels, which then run on any device, slowly."""
     import triton
 
@@ -147,17 +148,22 @@ def _forward(
     padding, keep, candidates = (None if one is None else one.contiguous() for one in (padding, keep, candidates))
     out, indices, weights = _made(q, v, kept)
     batch, heads, queries, dim = q.shape
-    tokens = k.shape[2]
-    sizes = _padded(q, v, kept)
-    rows, columns = _search_tile(tokens)
+    tokens, sizes = k.shape[2], _padded(q, v, kept)
+    listed = candidates is None and not euclidean and kept <= _MOST_LISTED and q.dtype != torch.float32
+    tile = _search_tile(tokens)
+    if listed:
+        tile, sizes["RANKS"] = _list_tile(tokens), max(16, power(kept + 6))
+    blocks = batch * heads * -(-queries // tile["ROWS"])
+    lists = None
+    if listed:
+        lists = torch.empty(batch * heads * queries, sizes["RANKS"], dtype=torch.int64, device=q.device)
     with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
-        select_weigh_combine[(batch * heads * -(-queries // rows),)](
-            *(q, k, v, factors, padding, keep, candidates, out, indices, weights),
+        select_weigh_combine[(blocks,)](
+            *(q, k, v, factors, padding, keep, candidates, lists, out, indices, weights),
             *(step for each in (q, k, v, out) for step in each.stride()[:3]),
             *(heads, queries, tokens if candidates is None else len(candidates), tokens, dim, v.shape[3], scale),
             **sizes,
-            ROWS=rows,
-            COLUMNS=columns,
+            **tile,
             HAS_FACTORS=factors is not None,
             HAS_PADDING=padding is not None,
             HAS_KEEP=keep is not None,
@@ -165,8 +171,10 @@ def _forward(
             CAUSAL=causal,
             EUCLIDEAN=euclidean,
             SOFTMAX=softmax,
+            LISTED=listed,
+            EVEN=dim == sizes["DIM"],
             PRECISION="ieee",
-            num_warps=1,
+            INTERPRETED=interpreted(),
         )
     return out, indices, weights
 
@@ -299,9 +307,15 @@ def _padded(q: Tensor, v: Tensor, kept: int) -> dict[str, int]:
     return {"KEPT": kept, "RANKS": max(2, power(kept)), "DIM": dim, "WIDTH": width}
 
 
-def _search_tile(tokens: int) -> tuple[int, int]:
+def _search_tile(tokens: int) -> dict[str, int]:
     """Queries and keys at a time, for one warp: several would wait for each other at every key that enters."""
-    return 16, 32 if tokens < _MANY else 64
+    return {"ROWS": 16, "COLUMNS": 32 if tokens < _MANY else 64, "num_warps": 1}
+
+
+def _list_tile(tokens: int) -> dict[str, int]:
+    """The same where keys are listed: as many warps as there are queries for."""
+    warps = 4 if tokens >= 512 else 2 if tokens >= 128 else 1
+    return {"ROWS": 16 * warps, "COLUMNS": 64, "num_warps": warps}
 
 
 def _query_tile(sizes: dict[str, int], scatter: bool) -> int:

@@ -70,13 +70,16 @@ class Keys:
         return kernels.centered(vectors, self.center, self.metric)
 
     def narrow(self) -> Tensor:
-        """(n, d) float16 keys, the longest of length 1; made once for as long as the table is not written to."""
+        """The keys in float16, the longest of length 1; made once for as long as the table is not written to."""
         version = -1 if self.table.is_inference() else self.table._version
         if version < 0 or not self._narrow or self._narrow[0][0] != version:
-            made = torch.empty(self.rows, len(self.table) - 1, dtype=torch.float16, device=self.table.device)
+            dim = len(self.table) - 1
+            made = torch.zeros(
+                fused_search.room_for(self.rows, dim), dtype=torch.float16, device=self.table.device
+            )
             for at in range(0, self.rows, 32 * _SLICE):
-                columns = slice(at, at + 32 * _SLICE)
-                made[columns] = (self.table[:-1, columns] / self.scale).T
+                stop = min(at + 32 * _SLICE, self.rows)
+                made[at:stop, :dim] = (self.table[:-1, at:stop] / self.scale).T
             self._narrow[:] = [(version, made)]
         return self._narrow[0][1]
 
@@ -163,26 +166,37 @@ def _by_torch(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, bud
     return parts[0] if len(parts) == 1 else TopK(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def _by_kernels(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, left_out: int, budget: int) -> TopK:
-    """Candidates by products of 16-bit numbers, then their distances; torch looks again where that does not do."""
+def _by_kernels(
+    queries: Tensor,
+    keys: Keys,
+    k: int,
+    leave_out: Tensor | None,
+    left_out: int,
+    budget: int,
+    count: int | None = None,
+) -> TopK:
+    """Candidates by products of 16-bit numbers, then their distances; where too few were, more, or torch looks."""
     centered = keys.centered(queries)
     lengths = kernels.lengths(centered)
     # Lengths of at most 1 keep 16-bit numbers in range; the factor brings scores back to size.
     asked = (centered / lengths.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).half()
     factors = (lengths * keys.scale).float()
-    found = fused_search.candidates(asked, keys.narrow(), factors, keys.table[-1], fused_search.width(k, left_out))
-    hidden = found.scores == -torch.inf
+    count = fused_search.width(k, left_out) if count is None else count
+    rest = {"none": NO_ROW, "budget": budget // 2}
+    found = fused_search.candidates(asked, keys.narrow(), factors, keys.table[-1], count, **rest)
+    rows = found.rows
     if leave_out is not None and left_out:
-        hidden = hidden | pairs.among(found.rows, leave_out)
-    rows = found.rows.masked_fill(hidden, NO_ROW)
+        rows = rows.masked_fill(pairs.among(rows, leave_out), NO_ROW)
     best = TopK(*fused_search.settle(queries, keys.vectors, rows, k, keys.metric, NO_ROW))
-    reach, worst = found.scores[:, -1], best.distances[:, -1]
-    floor = _floor(centered, keys, worst, torch.float32, inputs=fused_search.ROUNDOFF)
-    # Too few candidates mean that there are no more keys, or that scores were no numbers.
-    many = (keys.table[-1] > -torch.inf).sum() >= found.rows.shape[1]
-    unsure = (~(reach < floor) & ((reach > -torch.inf) | many)).nonzero().flatten()
+    floor = _floor(centered, keys, best.distances[:, -1], torch.float32, inputs=fused_search.ROUNDOFF)
+    lowest = torch.finfo(torch.float32).min  # nothing else was found, or is
+    unsure = (~(found.reach < floor) & (found.reach > lowest)).nonzero().flatten()
     if len(unsure):
-        again = _by_torch(queries[unsure], keys, k, pairs.of_queries(leave_out, unsure, len(queries)), budget)
+        left = pairs.of_queries(leave_out, unsure, len(queries))
+        if len(unsure) >= fused_search.FEWEST and count < fused_search.MOST_CANDIDATES < keys.rows:
+            again = _by_kernels(queries[unsure], keys, k, left, left_out, budget, fused_search.MOST_CANDIDATES)
+        else:
+            again = _by_torch(queries[unsure], keys, k, left, budget)
         best.rows[unsure], best.distances[unsure] = again
     return best
 

@@ -1,8 +1,9 @@
 """Triton kernels of exact search: which keys score best, and how far those really are.
 
-The first goes over all keys by matrix products of 16-bit numbers, or of 32-bit ones, and keeps the best of each
-query in registers; nothing of the size queries x keys is written. The second computes the distances of the few
-that are left anew, in float64, and puts them in order: nearest first, ties by the lower row.
+Nothing of the size queries x keys is written. A first kernel looks at some of the keys and finds a score that
+enough of all keys reach; a second goes over all of them by matrix products and writes down those that reach it; a
+third puts these in order. The last computes the distances of the few that are left anew, in float64: nearest
+first, ties by the lower row.
 
 Names in capitals are fixed when a kernel is compiled, sizes among them are powers of 2.
 """
@@ -12,59 +13,126 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnknn.ops.triton_tokens import DEAD, admitted, nothing_yet, pack
+from attnknn.ops.triton_lists import DEAD, column_of, listed, of_rank, score_of, write
 
 
 @triton.jit
-def best_keys(
+def _scores(
+    asked,
+    own,
+    keys,
+    offsets,
+    factor,
+    start,
+    there,
+    width,
+    DIM: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    CHUNKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """(ROWS, COLUMNS) inner products, times the factor of the query, plus the offset of the key."""
+    columns, depth = start + tl.arange(0, COLUMNS), tl.arange(0, DIM)
+    near = keys + tl.cast(start, tl.int64) * width + (tl.arange(0, COLUMNS)[None, :] * width + depth[:, None])
+    scores = tl.dot(asked, tl.load(near), input_precision=PRECISION)
+    if CHUNKED:
+        for at in range(DIM, width, DIM):
+            scores = tl.dot(tl.load(own + at), tl.load(near + at), acc=scores, input_precision=PRECISION)
+    return scores * factor + tl.load(offsets + columns, mask=columns < there, other=float("-inf"))[None, :]
+
+
+@triton.jit
+def floors(
     queries,
     keys,
     factors,
     offsets,
     found,
-    q_row,
-    k_row,
     asking,
     there,
-    dim,
-    part,
-    RANKS: tl.constexpr,
+    width,
+    step,
+    RANK: tl.constexpr,
     DIM: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     CHUNKED: tl.constexpr,
     PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):
-    """The best keys of ROWS queries in one part of all keys, packed, best first: (parts, queries, RANKS).
+    """A score for each query that at least RANK of every ``step``-th tile of keys reach.
 
-    A score is the inner product, times the factor of the query, plus the offset of the key: minus infinity hides.
+    It is the RANK-th of the maxima of COLUMNS groups: a group has the same place in each tile. Queries and keys
+    are there in whole tiles, ``width`` numbers each.
     """
-    rows, ranks, depth = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, RANKS), tl.arange(0, DIM)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     known = rows < asking
-    own = queries + rows[:, None].to(tl.int64) * q_row + depth[None, :]
-    begin = tl.program_id(1) * part
-    stop = tl.minimum(begin + part, there)
-    best, beside = nothing_yet(ROWS, RANKS, RANKS)
-    floor = tl.where(known, float("-inf"), float("inf"))
+    own = queries + rows[:, None].to(tl.int64) * width + tl.arange(0, DIM)[None, :]
     factor = tl.load(factors + rows, mask=known, other=0.0)[:, None]
-    asked = tl.load(own, mask=known[:, None] & (depth < dim)[None, :], other=0.0)
-    for start in range(begin, stop, COLUMNS):
-        columns = start + tl.arange(0, COLUMNS)
-        inside = columns < stop
-        near = keys + columns[None, :].to(tl.int64) * k_row + depth[:, None]
-        right = tl.load(near, mask=inside[None, :] & (depth < dim)[:, None], other=0.0)
-        scores = tl.dot(asked, right, input_precision=PRECISION)
-        if CHUNKED:
-            for at in range(DIM, dim, DIM):
-                more = (depth < dim - at)[None, :]
-                left = tl.load(own + at, mask=known[:, None] & more, other=0.0)
-                right = tl.load(near + at, mask=inside[None, :] & (depth < dim - at)[:, None], other=0.0)
-                scores = tl.dot(left, right, acc=scores, input_precision=PRECISION)
-        scores = scores * factor + tl.load(offsets + columns, mask=inside, other=float("-inf"))[None, :]
-        best, beside, floor = admitted(scores, columns, best, beside, floor)
-    packed = tl.sort(tl.where(best > float("-inf"), pack(best, beside), DEAD), 1, descending=True)
-    place = (tl.program_id(1).to(tl.int64) * asking + rows)[:, None] * RANKS + ranks[None, :]
-    tl.store(found + place, packed, mask=known[:, None])
+    asked, most = tl.load(own), tl.full((ROWS, COLUMNS), float("-inf"), tl.float32)
+    for start in range(0, there, step * COLUMNS):
+        most = tl.maximum(
+            most, _scores(asked, own, keys, offsets, factor, start, there, width, DIM, COLUMNS, CHUNKED, PRECISION)
+        )
+    tl.store(found + rows, of_rank(most, RANK, INTERPRETED), mask=known)
+
+
+@triton.jit
+def above(
+    queries,
+    keys,
+    factors,
+    offsets,
+    floors,
+    lists,
+    asking,
+    there,
+    width,
+    ROOM: tl.constexpr,
+    DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    CHUNKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """Writes down which keys reach the floor of a query. Of as many tiles as there are parts one takes each."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    known = rows < asking
+    own = queries + rows[:, None].to(tl.int64) * width + tl.arange(0, DIM)[None, :]
+    factor = tl.load(factors + rows, mask=known, other=0.0)[:, None]
+    floor = tl.load(floors + rows, mask=known, other=float("inf"))  # without a query nothing is
+    asked, count = tl.load(own), tl.zeros((ROWS,), tl.int32)
+    own_list = lists + (rows.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * ROOM
+    for start in range(tl.program_id(1) * COLUMNS, there, tl.num_programs(1) * COLUMNS):
+        scores = _scores(asked, own, keys, offsets, factor, start, there, width, DIM, COLUMNS, CHUNKED, PRECISION)
+        count = write(scores, start, floor, own_list, count, ROOM, INTERPRETED)
+    tl.store(own_list, count.to(tl.int64), mask=known)
+
+
+@triton.jit
+def in_order(
+    lists,
+    counts,
+    scores,
+    columns,
+    asking,
+    none,
+    ROOM: tl.constexpr,
+    PARTS: tl.constexpr,
+    KEPT: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """The best KEPT of the lists of each query: scores and rows, best first, ties by the lower row."""
+    rows, places = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, ROOM * PARTS)
+    known = rows < asking
+    best, longest = listed(lists + rows.to(tl.int64) * ROOM * PARTS, known, ROOM, PARTS)
+    alive = best != DEAD
+    to = rows[:, None].to(tl.int64) * KEPT + places[None, :]
+    kept = known[:, None] & (places < KEPT)[None, :]
+    tl.store(scores + to, tl.where(alive, score_of(best), float("-inf")), mask=kept)
+    tl.store(columns + to, tl.where(alive, column_of(best).to(tl.int64), none), mask=kept)
+    tl.store(counts + rows, longest, mask=known)
 
 
 @triton.jit

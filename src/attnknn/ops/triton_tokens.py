@@ -1,6 +1,8 @@
-"""Triton kernels of token attention: the best keys of a query stay in registers while tiles of scores go by.
+"""Triton kernels of token attention: scores go by in tiles, nothing quadratic in the tokens is written.
 
-Nothing quadratic in the tokens is written. Ties go to the lower index, as in :mod:`attnknn.ops.tokens`.
+They go by twice: the maxima of groups of keys say what the best must reach, then what does is written down and put
+in order. Where too much does, or where that does not pay, they go by once, and the best stay in registers. Ties go
+to the lower index, as in :mod:`attnknn.ops.tokens`.
 
 Names in capitals are fixed when a kernel is compiled, sizes among them are powers of 2.
 """
@@ -10,30 +12,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-DEAD = tl.constexpr(-(2**63))  # below every key: there is none
+from attnknn.ops.triton_lists import DEAD, LAST, column_of, listed, of_rank, pack, score_of, write
+
 OWN = tl.constexpr(2**63 - 1)  # above every key: the query itself
-LAST = tl.constexpr(2**31 - 1)
 _NEAR = tl.constexpr(1e-8)  # added to a distance before it is inverted
-
-
-@triton.jit
-def pack(scores, columns):
-    """Integers that compare as scores do, and where these are equal, a lower column as the larger."""
-    bits = (scores + 0.0).to(tl.int32, bitcast=True)  # -0.0 becomes 0.0
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return (ordered.to(tl.int64) << 32) | (-columns.to(tl.int64) + LAST)
-
-
-@triton.jit
-def score_of(key):
-    """The score that was packed."""
-    ordered = (key >> 32).to(tl.int32)
-    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _column_of(key):
-    return (-(key & 0x7FFFFFFF) + LAST).to(tl.int32)
 
 
 @triton.jit
@@ -63,7 +45,7 @@ def admitted(scores, columns, best, beside, floor):
 
 
 @triton.jit
-def of_rank(values, ranks, rank):
+def at_rank(values, ranks, rank):
     """Column ``rank`` of (rows, ranks)."""
     return tl.sum(tl.where(ranks[None, :] == rank, values, 0), axis=1)
 
@@ -134,11 +116,159 @@ def _searched(
 
 
 @triton.jit
+def _tile(
+    asked,
+    own_k,
+    k_row,
+    padding,
+    rows,
+    start,
+    keys,
+    dim,
+    DIM: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WHOLE: tl.constexpr,
+    EVEN: tl.constexpr,
+    HAS_PADDING: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Scores of the keys from ``start`` on; in a WHOLE tile all of them are there, with EVEN all of each."""
+    within, depth = tl.arange(0, COLUMNS), tl.arange(0, DIM)
+    where = own_k + tl.cast(start, tl.int64) * k_row + (within[None, :] * k_row + depth[:, None])
+    columns, there = start + within, start + within < keys
+    if WHOLE and EVEN:
+        near = tl.load(where)
+    elif WHOLE:
+        near = tl.load(where, mask=(depth < dim)[:, None] & (within >= 0)[None, :], other=0.0)
+    else:
+        near = tl.load(where, mask=there[None, :] & (depth < dim)[:, None], other=0.0)
+    scores = tl.dot(asked, near, input_precision=PRECISION)
+    if HAS_PADDING:
+        there &= tl.load(padding + columns, mask=there, other=1) == 0
+    if HAS_PADDING or not WHOLE:
+        scores = tl.where(there[None, :], scores, float("-inf"))
+    if CAUSAL:
+        scores = tl.where(columns[None, :] <= rows[:, None], scores, float("-inf"))
+    return scores
+
+
+@triton.jit
+def _listed(
+    asked,
+    own_k,
+    k_row,
+    padding,
+    rows,
+    asking,
+    lists,
+    keys,
+    stop,
+    dim,
+    KEPT: tl.constexpr,
+    RANKS: tl.constexpr,
+    DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    EVEN: tl.constexpr,
+    HAS_PADDING: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """The best keys of each query, packed (ROWS, RANKS), best first, and how many keys were in the running."""
+    whole = stop // COLUMNS * COLUMNS
+    most = tl.full((ROWS, COLUMNS), float("-inf"), tl.float32)
+    for start in range(0, whole, COLUMNS):
+        scores = _tile(
+            asked,
+            own_k,
+            k_row,
+            padding,
+            rows,
+            start,
+            keys,
+            dim,
+            DIM,
+            COLUMNS,
+            True,
+            EVEN,
+            HAS_PADDING,
+            CAUSAL,
+            PRECISION,
+        )
+        most = tl.maximum(most, scores)
+    if whole < stop:
+        scores = _tile(
+            asked,
+            own_k,
+            k_row,
+            padding,
+            rows,
+            whole,
+            keys,
+            dim,
+            DIM,
+            COLUMNS,
+            False,
+            EVEN,
+            HAS_PADDING,
+            CAUSAL,
+            PRECISION,
+        )
+        most = tl.maximum(most, scores)
+    floor = tl.where(asking, of_rank(most, KEPT, INTERPRETED), float("inf"))
+    count = tl.zeros((ROWS,), tl.int32)
+    for start in range(0, whole, COLUMNS):
+        scores = _tile(
+            asked,
+            own_k,
+            k_row,
+            padding,
+            rows,
+            start,
+            keys,
+            dim,
+            DIM,
+            COLUMNS,
+            True,
+            EVEN,
+            HAS_PADDING,
+            CAUSAL,
+            PRECISION,
+        )
+        count = write(scores, start, floor, lists, count, RANKS, INTERPRETED)
+    if whole < stop:
+        scores = _tile(
+            asked,
+            own_k,
+            k_row,
+            padding,
+            rows,
+            whole,
+            keys,
+            dim,
+            DIM,
+            COLUMNS,
+            False,
+            EVEN,
+            HAS_PADDING,
+            CAUSAL,
+            PRECISION,
+        )
+        count = write(scores, whole, floor, lists, count, RANKS, INTERPRETED)
+    tl.store(lists, count.to(tl.int64), mask=asking)
+    tl.debug_barrier()
+    best, count = listed(lists, asking, RANKS, 1)
+    return tl.where((tl.arange(0, RANKS) < KEPT)[None, :], best, DEAD), count
+
+
+@triton.jit
 def _distances(asked, own_k, k_row, index, depth, asking, dim, KEPT: tl.constexpr, RANKS: tl.constexpr):
     """(rows, RANKS) by subtraction, so that equal vectors are at exactly 0."""
     ranks, apart = tl.arange(0, RANKS), tl.zeros(index.shape, tl.float32)
     for rank in range(KEPT):
-        gap = asked.to(tl.float32) - rows_at(own_k, of_rank(index, ranks, rank), k_row, depth, asking, dim)
+        gap = asked.to(tl.float32) - rows_at(own_k, at_rank(index, ranks, rank), k_row, depth, asking, dim)
         apart = tl.where((ranks == rank)[None, :], tl.sqrt(tl.sum(gap * gap, axis=1))[:, None], apart)
     return apart
 
@@ -168,6 +298,7 @@ def select_weigh_combine(
     padding,
     keep,
     candidates,
+    lists,
     out,
     indices,
     weights,
@@ -203,7 +334,10 @@ def select_weigh_combine(
     CAUSAL: tl.constexpr,
     EUCLIDEAN: tl.constexpr,
     SOFTMAX: tl.constexpr,
+    LISTED: tl.constexpr,
+    EVEN: tl.constexpr,
     PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):
     """What ROWS queries of one head make of the keys they keep, which these are, and their weights."""
     blocks = tl.cdiv(queries, ROWS)
@@ -218,31 +352,80 @@ def select_weigh_combine(
     asked = tl.load(own_q + depth[None, :], mask=asking[:, None] & inside, other=0.0)
     hidden = padding + batch * tokens if HAS_PADDING else padding
     stop = tl.minimum(keys, first + ROWS) if CAUSAL and not HAS_CANDIDATES else keys
-    best = _searched(
-        asked,
-        own_k,
-        k_row,
-        hidden,
-        candidates,
-        rows,
-        asking,
-        keys,
-        tokens,
-        stop,
-        dim,
-        KEPT,
-        RANKS,
-        DIM,
-        ROWS,
-        COLUMNS,
-        HAS_PADDING,
-        HAS_CANDIDATES,
-        CAUSAL,
-        EUCLIDEAN,
-        PRECISION,
-    )
+    if LISTED:
+        own_list = lists + (table.to(tl.int64) * queries + rows) * RANKS
+        best, running = _listed(
+            asked,
+            own_k,
+            k_row,
+            hidden,
+            rows,
+            asking,
+            own_list,
+            keys,
+            stop,
+            dim,
+            KEPT,
+            RANKS,
+            DIM,
+            ROWS,
+            COLUMNS,
+            EVEN,
+            HAS_PADDING,
+            CAUSAL,
+            PRECISION,
+            INTERPRETED,
+        )
+        if tl.max(running, axis=0) >= RANKS:
+            best = _searched(
+                asked,
+                own_k,
+                k_row,
+                hidden,
+                candidates,
+                rows,
+                asking,
+                keys,
+                tokens,
+                stop,
+                dim,
+                KEPT,
+                RANKS,
+                DIM,
+                ROWS,
+                COLUMNS,
+                HAS_PADDING,
+                HAS_CANDIDATES,
+                CAUSAL,
+                EUCLIDEAN,
+                PRECISION,
+            )
+    else:
+        best = _searched(
+            asked,
+            own_k,
+            k_row,
+            hidden,
+            candidates,
+            rows,
+            asking,
+            keys,
+            tokens,
+            stop,
+            dim,
+            KEPT,
+            RANKS,
+            DIM,
+            ROWS,
+            COLUMNS,
+            HAS_PADDING,
+            HAS_CANDIDATES,
+            CAUSAL,
+            EUCLIDEAN,
+            PRECISION,
+        )
     kept = best > DEAD
-    index, score = tl.where(kept, _column_of(best), 0), tl.where(kept, score_of(best), 0.0)
+    index, score = tl.where(kept, column_of(best), 0), tl.where(kept, score_of(best), 0.0)
     if HAS_CANDIDATES:
         itself, visible = best == OWN, asking
         if HAS_PADDING:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnknn.errors import InvalidInput
+from attnknn.study.claims import CLAIMS
 from attnknn.study.job import Floats
 from attnknn.study.recipe import Recipe
 from attnknn.study.record import write_bytes, write_json
@@ -89,6 +90,22 @@ class Cells:
             return False
         return "predictions" not in cell or self.path(method, seed).with_suffix(".npz").exists()
 
+    def not_run(self, method: str, seed: int, since: float) -> bool:
+        """Whether somebody found since a moment, as ``time.time`` tells it, that the cell cannot be run here."""
+        return _is_younger(self.path(method, seed), since) and "not_run" in (self.read(method, seed) or {})
+
+    def failure(self, method: str, seed: int, since: float) -> str | None:
+        """Why the cell failed since a moment; None where it did not."""
+        path = self._failure(method, seed)
+        return str(_object(path)["failed"]) if _is_younger(path, since) else None
+
+    def write_failure(self, method: str, seed: int, reason: str) -> None:
+        """Tell other runs, so that they do not try it too."""
+        write_json(self._failure(method, seed), {"failed": reason})
+
+    def _failure(self, method: str, seed: int) -> Path:
+        return self.folder / CLAIMS / f"failed-{method}-{seed}.json"
+
     def all(self) -> dict[tuple[str, int], dict[str, Any]]:
         """Every cell of the folder by method and seed, those that were not run included."""
         found = {}
@@ -136,6 +153,10 @@ class Cells:
             classes = tuple(map(str, arrays["classes"].tolist()))
             found.append(Answers(said / said.sum(axis=1, keepdims=True), truth, classes))
         return found
+
+
+def _is_younger(path: Path, since: float) -> bool:
+    return path.exists() and path.stat().st_mtime > since
 
 
 def _holds_other(folder: Path) -> bool:

@@ -6,7 +6,10 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+CLAIMS: Final = ".claims"
+"""Folder of the files that stand for parts of the work, and of what runs tell each other."""
 
 fcntl: Any
 try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnknn.metrics import seed_interval
 from attnknn.metrics.reliability import chunks, ece_of
@@ -26,6 +28,9 @@ BUILDERS = {
 COUNTED = ("accuracy", "f1_macro")
 """Metrics that count rows, so that they are no finer than one row."""
 
+Counts: TypeAlias = NDArray[np.uint16]  # (draws, rows)
+
+_KEPT: Final = 50_000_000  # draws x rows that are kept between cells, 100 MB
 LEVEL = 0.95
 DRAWN = "drawn_"
 """Begins the name of a cell's array that holds a metric under every draw of test rows."""
@@ -157,17 +162,32 @@ def under_draws(
     names = [name for name in BUILDERS if name != "auc" or probabilities.shape[1] == 2]
     built = {name: BUILDERS[name](probabilities, labels) for name in names}
     found: dict[str, list[Floats]] = {name: [] for name in names}
-    random = np.random.default_rng(0)
-    count = len(labels) if of is None else of
-    for size in chunks(draws, count):
-        weights = _counts(random, size, count, rows)
+    for counts in _counts(draws, len(labels) if of is None else of, rows):
+        weights = counts.astype(np.float64)
         for name, value in built.items():
             found[name].append(value(weights))
     return {name: np.concatenate(each) for name, each in found.items()}
 
 
-def _counts(random: np.random.Generator, draws: int, count: int, rows: Rows | None) -> Floats:
-    """How often each row is drawn; a draw that misses all rows of a small test counts each of them once."""
-    every = np.stack([np.bincount(random.integers(count, size=count), minlength=count) for _ in range(draws)])
-    mine = every if rows is None else every[:, rows]
-    return np.where(mine.any(axis=1, keepdims=True), mine, 1).astype(np.float64)
+def _counts(draws: int, count: int, rows: Rows | None) -> Iterable[Counts]:
+    """How often each row is drawn, some draws at a time; cells with the same rows share what is not too large."""
+    if draws * (count if rows is None else len(rows)) > _KEPT:
+        return _drawn(draws, count, rows)
+    return _kept(draws, count, None if rows is None else np.asarray(rows, np.int64).tobytes())
+
+
+@lru_cache(maxsize=1)
+def _kept(draws: int, count: int, rows: bytes | None) -> tuple[Counts, ...]:
+    return tuple(_drawn(draws, count, None if rows is None else np.frombuffer(rows, np.int64)))
+
+
+def _drawn(draws: int, count: int, rows: Rows | None) -> Iterator[Counts]:
+    """A draw that misses all rows of a small test counts each of them once."""
+    random = np.random.default_rng(0)
+    tested = np.arange(count) if rows is None else rows
+    for size in chunks(draws, len(tested)):
+        counts = np.empty((size, len(tested)), np.uint16)
+        for each in counts:
+            each[:] = np.bincount(random.integers(count, size=count), minlength=count)[tested]
+            each[:] = each if each.any() else 1
+        yield counts

@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import math
 import re
 import subprocess
 import sys
@@ -195,19 +196,22 @@ def recall(found: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
     return float(np.mean([np.isin(true, got).mean() for got, true in zip(found, truth, strict=True)]))
 
 
-def run_places(folder: Path, places: Sequence[Place], say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
+def run_places(
+    folder: Path, places: Sequence[Place], say: Callable[[str], None], since: float = math.inf
+) -> dict[str, dict[str, Any]]:
     """Measure the places that have no file in a folder yet; one that was not run is tried again.
 
     Args:
         folder: Where the files are.
         places: What to measure.
         say: Hears what is being done.
+        since: What was not run since then, as ``time.time`` tells it, is not tried again.
     """
     found = {}
     for at, place in enumerate(places):
         path = folder / f"{place.name}.json"
         known = json.loads(path.read_text()) if path.exists() else {"not_run": "not tried"}
-        if "not_run" in known:
+        if "not_run" in known and not (path.exists() and path.stat().st_mtime > since):
             say(f"{place.name}: place {at + 1} of {len(places)}")
             known = measure(place)
             write_json(path, known)

@@ -9,9 +9,9 @@ from typing import Any
 
 from attnknn.study import record
 from attnknn.study.cells import Cells
-from attnknn.study.claims import claimed
+from attnknn.study.claims import CLAIMS, claimed
 from attnknn.study.efficiency import PLACES, quick_places, run_places
-from attnknn.study.filling import CLAIMS, Filling, Machine, Plan, Say
+from attnknn.study.filling import Filling, Machine, Plan, Say
 from attnknn.study.job import Stopwatch
 from attnknn.study.notes import notes_of
 from attnknn.study.points import PLAIN_POINT, Point, Scope
@@ -19,15 +19,20 @@ from attnknn.study.recipe import Recipe
 from attnknn.study.rendered import need_matplotlib
 from attnknn.study.report import report_of
 from attnknn.study.splits import Task, parts
+from attnknn.study.turns import Turn, state_of
 from attnknn.study.written import Drawn, Extra, not_drawn, write_overview, write_report
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A study that ran to its end: the report, and why some cells have no numbers."""
+    """A study that ran to its end: the report, and why some cells have no numbers.
+
+    Of several runs in one folder one has ``written`` the report, and the others have it as its file tells it.
+    """
 
     report: dict[str, Any]
     failed: dict[str, str]
+    written: bool = True
 
 
 def run_study(
@@ -68,8 +73,11 @@ def run_study(
     machine = Machine.here(device, commit)
     _check(task, recipe, seeds, also)
     plan = Plan.of(recipe, Scope(methods, points), seeds, out, keep)
-    failed = Filling([plan], task, machine, out, say).run()[0]
-    return Outcome(_finished(plan, failed, Closing(task, machine, also, say))[0], failed)
+    turn, closing = Turn.of(out), Closing(task, machine, also, say)
+    (failed,) = Filling([plan], task, machine, out, say).run()
+    state = state_of([plan], [failed], also)
+    report, mine = turn.report(state, lambda: _finished(plan, failed, closing)[0], say)
+    return Outcome(report, failed, mine)
 
 
 def run_all(
@@ -106,23 +114,28 @@ def run_all(
     _check(task, recipe, seeds, also)
     Cells.open(out, recipe)
     plans = [Plan.of(replace(recipe, study=name), scope, seeds, out / name) for name, scope in scopes.items()]
+    turn, closing = Turn.of(out), Closing(task, machine, also, say)
     run = sum(len(plan.todo()) for plan in plans)
     failed = Filling(plans, task, machine, out, say).run()
-    closing = Closing(task, machine, also, say)
-    ended = {
-        plan.cells.recipe.study: _finished(plan, reasons, closing)
-        for plan, reasons in zip(plans, failed, strict=True)
-    }
-    reports = {name: report for name, (report, _) in ended.items()}
-    told = {"study": recipe.study, "config": recipe.config(), "recipe": recipe.hash}
-    told |= {"run": {"cells": run, "seconds": watch.seconds}, "studies": reports}
-    report = record.recorded(told, given_commit=machine.commit)
-    say("writing the report of all")
-    write_overview(report, {name: drawn for name, (_, drawn) in ended.items()}, out, also)
+
+    def write() -> dict[str, Any]:
+        ended = {
+            plan.cells.recipe.study: _finished(plan, reasons, closing)
+            for plan, reasons in zip(plans, failed, strict=True)
+        }
+        told = {"study": recipe.study, "config": recipe.config(), "recipe": recipe.hash}
+        told |= {"run": {"cells": run, "seconds": watch.seconds}}
+        told |= {"studies": {name: report for name, (report, _) in ended.items()}}
+        report = record.recorded(told, given_commit=machine.commit)
+        say("writing the report of all")
+        write_overview(report, {name: drawn for name, (_, drawn) in ended.items()}, out, also)
+        return report
+
+    report, mine = turn.report(state_of(plans, failed, also), write, say)
     named = {
-        f"{name}: {cell}": why for name, some in zip(reports, failed, strict=True) for cell, why in some.items()
+        f"{name}: {cell}": why for name, some in zip(scopes, failed, strict=True) for cell, why in some.items()
     }
-    return Outcome(report, named)
+    return Outcome(report, named, mine)
 
 
 def _check(task: Task, recipe: Recipe, seeds: Sequence[int], also: Collection[Extra]) -> None:
@@ -151,7 +164,7 @@ def _finished(plan: Plan, failed: Mapping[str, str], how: Closing) -> tuple[dict
     if recipe.study == "efficiency":
         places = PLACES if recipe.most_rows is None else quick_places()
         with claimed(out / CLAIMS / "places", wait=True):  # two that measure at once would measure each other
-            told["places"] = run_places(out / "places", places, how.say)
+            told["places"] = run_places(out / "places", places, how.say, how.machine.began)
     told["notes"] = notes_of(told, recipe, how.task, plan.scope, told["seeds"])
     told["notes"] += [why] if (why := not_drawn(how.also)) is not None else []
     report = record.recorded(told, given_commit=how.machine.commit)

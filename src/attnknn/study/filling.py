@@ -5,10 +5,11 @@ Several runs in one folder share the work: what is taken by one is left to it, a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from attnknn.errors import InvalidInput, MissingExtra
 from attnknn.estimator.options import search_device
 from attnknn.study import record
 from attnknn.study.cells import Cells
-from attnknn.study.claims import claimed
+from attnknn.study.claims import CLAIMS, claimed
 from attnknn.study.job import FITTED, Job, Stopwatch
 from attnknn.study.methods import METHODS, fit_of, has_meaning
 from attnknn.study.ours import Ours
@@ -27,16 +28,14 @@ from attnknn.study.splits import Task, at_point, parts
 
 Say = Callable[[str], None]
 
-CLAIMS: Final = ".claims"
-"""Folder of the files that stand for parts of the work."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """Where cells are run, as their record tells."""
+    """Where cells are run, as their record tells, and since when."""
 
     device: str
     commit: str | None
+    began: float = field(default_factory=time.time)
 
     @classmethod
     def here(cls, device: str, commit: str | None) -> Machine:
@@ -158,18 +157,27 @@ class Filling:
     def _fill(self, at: int, asked: Asked) -> None:
         (name, seed), plan = asked.cell, self.plans[at]
         self._done += 1
-        if not plan.lacks(asked):  # another run has filled it since
+        if not plan.lacks(asked) or self._tried(at, asked):  # by another run, since this one began
             return
         study = f"{plan.cells.recipe.study}: " if len(self.plans) > 1 else ""
         ahead = [some for part, some in self._parts.items() if part not in self._taken]
         left = self._pace.left([each.cell[0] for some in ahead for _, each in some])
         self.say(f"{study}{name}, seed {seed}: cell {self._done} of {self._all}{left}")
         watch, shared = Stopwatch(), self._shared.of(seed, asked.point)
-        job = job_at(plan.cells.recipe, self.task, asked.point, seed, self.machine.device, shared)
+        at_work, device = self.out / CLAIMS, self.machine.device
+        job = job_at(plan.cells.recipe, self.task, asked.point, seed, device, shared, at_work)
         reason = run_cell(plan.cells, job, asked.method, self.machine, plan.models.get(asked.cell))
         self._pace.took(name, watch.seconds)
         if reason is not None:
             self.failed[at][f"{name}-{seed}"] = reason
+
+    def _tried(self, at: int, asked: Asked) -> bool:
+        """Whether a cell was tried in vain since this run began: what was so before is tried again."""
+        cells, (name, seed) = self.plans[at].cells, asked.cell
+        reason = cells.failure(name, seed, self.machine.began)
+        if reason is not None:
+            self.failed[at][f"{name}-{seed}"] = reason
+        return reason is not None or cells.not_run(name, seed, self.machine.began)
 
 
 def _still(plan: Plan, failed: Mapping[str, str]) -> dict[str, str]:
@@ -178,11 +186,19 @@ def _still(plan: Plan, failed: Mapping[str, str]) -> dict[str, str]:
     return {name: why for name, why in failed.items() if name not in there}
 
 
-def job_at(recipe: Recipe, task: Task, point: Point, seed: int, device: str, shared: dict[str, Any]) -> Job:
+def job_at(
+    recipe: Recipe,
+    task: Task,
+    point: Point,
+    seed: int,
+    device: str,
+    shared: dict[str, Any],
+    left: Path | None = None,
+) -> Job:
     """What is to be done at a point: rows and labels are changed here, unless the bank alone is meant."""
     followed = at_point(recipe, point)
     rows = parts(task, followed, seed, 1.0 if point.bank_only else point.tail)
-    return Job(followed, task, rows, seed, device, shared, point)
+    return Job(followed, task, rows, seed, device, shared, point, left)
 
 
 class Shared:
@@ -217,7 +233,9 @@ def run_cell(cells: Cells, job: Job, method: str, machine: Machine, keep: Path |
         cells.write(name, job.seed, {"not_run": str(problem), **machine.told()})
         return None
     except Exception as problem:
-        return f"{type(problem).__name__}: {problem}"
+        reason = f"{type(problem).__name__}: {problem}"
+        cells.write_failure(name, job.seed, reason)
+        return reason
     cells.write(name, job.seed, {**content, **machine.told()}, arrays)
     return None
 

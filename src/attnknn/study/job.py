@@ -27,7 +27,8 @@ class Job:
     """One cell to fill.
 
     ``shared`` is what methods with the same seed and training rows left for each other. The recipe is as it is
-    followed at the point; what the point changes in the bank alone is up to the method.
+    followed at the point; what the point changes in the bank alone is up to the method. ``left`` is a folder in
+    which runs that share the work leave something for each other.
     """
 
     recipe: Recipe
@@ -37,6 +38,7 @@ class Job:
     device: str = "cpu"
     shared: dict[str, Any] = field(default_factory=dict)
     point: Point = PLAIN_POINT
+    left: Path | None = None
 
     def once(self, key: str, make: Callable[[], T]) -> tuple[T, float]:
         """What ``make`` gives and the seconds it took, made once for all methods that share it.

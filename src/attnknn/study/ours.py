@@ -7,6 +7,7 @@ All that a study knows of the classifier's inside is here, in ``trained``, ``rew
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,10 +24,12 @@ from attnknn.estimator import AttnKNNClassifier
 from attnknn.predict import CELLS, Poll, PredictionOptions, answer, base_of
 from attnknn.predict.several import nearest
 from attnknn.study.audit import audit, changed
+from attnknn.study.claims import claimed
 from attnknn.study.history import Columns, told
 from attnknn.study.job import Fitted, Job, Predictions, Stopwatch
 from attnknn.study.manners import around
 from attnknn.study.recipe import ROBUST, Recipe
+from attnknn.study.record import write_json
 from attnknn.study.splits import Rows
 from attnknn.train import TrainingOptions, training_from_state
 from attnknn.train.attention import Seen, part_sizes
@@ -144,11 +147,36 @@ def is_usual(job: Job, how: Ours) -> bool:
         return False
     if job.recipe.ours.images is not None:
         return how.training.items() <= job.recipe.ours.images.items()
-    network = shared_model(job)[0].voter_.members[0].network
-    if network is None:
-        return True
-    asked = {"embedder": how.embedder or network.kind, **how.training}
-    return asked.items() <= {"embedder": network.kind, **network.shape()}.items()
+    network = usual_network(job)
+    asked = how.training if how.embedder is None else {"embedder": how.embedder, **how.training}
+    return not network or asked.items() <= network.items()
+
+
+def usual_network(job: Job) -> dict[str, Any]:
+    """Embedder and shape of what the seed's shared model was trained to, nothing where it has no network.
+
+    Of several runs one trains it, and the others wait for what it tells.
+    """
+    file = _told_network(job)
+    if file is None or TRAINED in job.shared:
+        return _network(shared_model(job)[0])
+    with claimed(file.with_suffix(""), wait=True):
+        if not file.exists():
+            shared_model(job)
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def _told_network(job: Job) -> Path | None:
+    """Where a run tells the others of the network."""
+    if job.left is None:
+        return None
+    return job.left / "-".join(filter(None, ("network", job.point.training, f"{job.seed}.json")))
+
+
+def _network(model: Any) -> dict[str, Any]:
+    network = model.voter_.members[0].network
+    return {} if network is None else {"embedder": network.kind, **network.shape()}
 
 
 def ks_of(model: Any, recipe: Recipe) -> tuple[int, ...]:
@@ -246,7 +274,17 @@ def shared_model(job: Job) -> tuple[Any, float]:
     """The trained model and the seconds it took, fitted when the first method asks for it."""
     plain = replace(job.recipe, ours=replace(job.recipe.ours, n_neighbors="auto"))
     usual = job if job.point.k is None else replace(job, recipe=plain)
-    return job.once(TRAINED, lambda: trained(usual, Ours(TRAINED)))
+    return job.once(TRAINED, lambda: _trained_and_told(usual))
+
+
+def _trained_and_told(job: Job) -> Any:
+    file = None if job.recipe.ours.images is not None else _told_network(job)
+    if file is None:
+        return trained(job, Ours(TRAINED))
+    with claimed(file.with_suffix("")):  # whoever needs the network alone waits; who needs the model does not
+        model = trained(job, Ours(TRAINED))
+        write_json(file, _network(model))
+    return model
 
 
 def _reweighed(job: Job, weights: str, attention: AttentionOptions | None) -> tuple[Any, float]:

@@ -39,13 +39,18 @@ def scope_of(
     return Scope(asked, points_of(study.name, _along(study, along), quick=quick))
 
 
-def all_scopes(*, images: bool, quick: bool = False) -> dict[str, Scope]:
-    """What each study compares that runs together with all others."""
-    return {name: scope_of(STUDIES[name], images=images, quick=quick) for name in TOGETHER}
+def all_scopes(*, images: bool, quick: bool = False, studies: Sequence[str] | None = None) -> dict[str, Scope]:
+    """What each study compares that runs together with others; None takes all that can.
+
+    Raises:
+        InvalidInput: No such study runs together with others.
+    """
+    asked = chosen(studies, TOGETHER, "study")
+    return {name: scope_of(STUDIES[name], images=images, quick=quick) for name in asked}
 
 
-def chosen(names: Sequence[str] | None, offered: Sequence[str]) -> list[str]:
-    """Those of the offered methods that are named, in their order; all where none is.
+def chosen(names: Sequence[str] | None, offered: Sequence[str], what: str = "method") -> list[str]:
+    """Those of the offered methods, or of ``what`` they are, that are named, in their order; all where none is.
 
     Raises:
         InvalidInput: A name that is not offered, or no name.
@@ -54,8 +59,8 @@ def chosen(names: Sequence[str] | None, offered: Sequence[str]) -> list[str]:
         return list(offered)
     unknown = [name for name in names if name not in offered]
     if unknown or not names:
-        what = f"no method is called {unknown[0]!r}" if unknown else "no method is named"
-        raise InvalidInput(f"{what}; try one of: {', '.join(offered)}")
+        problem = f"no {what} is called {unknown[0]!r}" if unknown else f"no {what} is named"
+        raise InvalidInput(f"{problem}; try one of: {', '.join(offered)}")
     return [name for name in offered if name in names]
 
 

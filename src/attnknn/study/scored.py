@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from attnknn import metrics
+from attnknn.metrics.floors import ece_floors
 from attnknn.metrics.reliability import Kind
 from attnknn.study.differences import DRAWN, under_draws
 from attnknn.study.job import Fitted, Floats, Job
@@ -22,13 +23,13 @@ _ERRORS: Final[Mapping[str, tuple[Kind, int]]] = {
 """Kinds of calibration error by the name of the metric, and the part of the draws behind their floors."""
 
 
-def scores(probabilities: Floats, labels: Rows, draws: int) -> dict[str, float]:
-    """Every metric of a cell."""
+def scores(probabilities: Floats, labels: Rows, floors: Mapping[Kind, float]) -> dict[str, float]:
+    """Every metric of a cell, beside what chance alone makes of its calibration errors."""
     found = {
         "accuracy": metrics.accuracy(probabilities, labels),
         "f1_macro": metrics.f1_macro(probabilities, labels),
         "nll": metrics.nll(probabilities, labels),
-        **errors(probabilities, labels, draws),
+        **errors(probabilities, labels, floors),
         "brier": metrics.brier(probabilities, labels),
         "aurc": metrics.aurc(probabilities, labels),
         "balanced_accuracy": float(
@@ -38,17 +39,23 @@ def scores(probabilities: Floats, labels: Rows, draws: int) -> dict[str, float]:
     return found | {"auc": metrics.auc(probabilities, labels)} if probabilities.shape[1] == 2 else found
 
 
-def errors(probabilities: Floats, labels: Rows, draws: int) -> dict[str, float]:
-    """Every kind of calibration error, and what chance alone would make of it in so many draws.
+def floors_of(several: Sequence[Floats], draws: int) -> list[dict[Kind, float]]:
+    """What chance alone would make of every kind of calibration error, in so many draws.
 
     Classes are drawn one by one, so that classwise needs fewer draws of each; a smooth one takes long, and a
     quarter of them tells its mean well enough.
     """
-    classes, found = probabilities.shape[1], dict[str, float]()
-    for name, (kind, share) in _ERRORS.items():
+    classes = several[0].shape[1]
+    shares = {kind: classes if kind == "classwise" else share for kind, share in _ERRORS.values()}
+    return ece_floors(several, {kind: min(draws, max(20, draws // share)) for kind, share in shares.items()})
+
+
+def errors(probabilities: Floats, labels: Rows, floors: Mapping[Kind, float]) -> dict[str, float]:
+    """Every kind of calibration error, and its floor."""
+    found = dict[str, float]()
+    for name, (kind, _) in _ERRORS.items():
         found[name] = metrics.ece(probabilities, labels, kind=kind)
-        few = max(20, draws // (classes if kind == "classwise" else share))
-        found[f"{name}_floor"] = metrics.ece_floor(probabilities, kind=kind, draws=min(draws, few))
+        found[f"{name}_floor"] = floors[kind]
     return found
 
 
@@ -71,16 +78,17 @@ def scored(job: Job, fitted: Fitted) -> tuple[dict[str, Any], dict[str, Any]]:
     """The cell's content and arrays. Test rows are predicted here; no method learns from them."""
     at: Parts = job.parts
     said, truth = fitted.predict(at.test), job.task.codes[at.test]
+    floors, bare_floors = floors_of([said.calibrated, said.uncalibrated], job.recipe.draws)
     content: dict[str, Any] = {
         "point": {"name": job.point.name, "at": job.point.at, "line": job.point.line},
         "settings": fitted.settings,
         "rows": {"train": len(at.train), "test": len(at.test)},
         "seconds": {"fit": fitted.seconds, "predict": said.seconds},
         "metrics": {
-            **scores(said.calibrated, truth, job.recipe.draws),
+            **scores(said.calibrated, truth, floors),
             **_focused(said.calibrated, truth, fitted.focus),
         },
-        "uncalibrated": scores(said.uncalibrated, truth, job.recipe.draws),
+        "uncalibrated": scores(said.uncalibrated, truth, bare_floors),
         "recalls": recalls(said.calibrated, truth),
         **({} if fitted.history is None else {"history": fitted.history}),
     }
