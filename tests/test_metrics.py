@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.fft import dct
 from scipy.optimize import brentq
 from sklearn.metrics import accuracy_score, brier_score_loss, f1_score, log_loss, roc_auc_score
 from torchmetrics.classification import MulticlassCalibrationError
@@ -32,6 +33,8 @@ from attnknn.metrics import (
     reliability_curve,
     seed_interval,
 )
+from attnknn.metrics.floors import ece_floors
+from attnknn.metrics.smooth import GRID, _bisected, _fixed_point
 
 KINDS = ["equal-width", "equal-mass", "smooth", "classwise"]
 METRICS = {"accuracy": accuracy, "f1_macro": f1_macro, "nll": nll, "brier": brier, "auc": auc, "aurc": aurc}
@@ -418,7 +421,7 @@ def test_floors_of_all_kinds_at_once_are_those_of_each_kind_alone(classes):
     several[2] /= several[2].sum(axis=1, keepdims=True)
     draws = {"equal-width": 900, "equal-mass": 900, "smooth": 33, "classwise": 21}
     for p, found in zip(several, ece_floors(several, draws), strict=True):
-        alone = {kind: metrics.ece_floor(p, kind=kind, draws=count) for kind, count in draws.items()}
+        alone = {kind: ece_floor(p, kind=kind, draws=count) for kind, count in draws.items()}
         assert found == pytest.approx(alone, rel=0, abs=1e-12)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnknn.errors import InvalidInput
-from attnknn.ops import fused_tokens
+from attnknn.ops import backends
 from attnknn.ops.token_attention import knn_attention, nearest_attention
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -213,8 +213,8 @@ def test_an_unknown_backend_is_refused():
 
 
 def test_what_was_chosen_and_why_is_logged_once(caplog):
-    fused_tokens._tell.cache_clear()
-    with caplog.at_level(logging.INFO, logger=fused_tokens.__name__):
+    backends._tell.cache_clear()
+    with caplog.at_level(logging.INFO, logger=backends.__name__):
         for _ in range(2):
             knn_attention(*drawn(), 5, attn_mask=torch.ones(20, 20, dtype=torch.bool, device=DEVICE))
     assert caplog.messages == ["token attention by torch: there is an attn_mask"]
@@ -240,9 +240,9 @@ def test_types_and_lengths_on_a_gpu(dtype, tokens):
 @pytest.mark.gpu
 @on_gpu
 def test_on_a_gpu_the_kernels_serve_by_themselves_also_compiled_and_under_autocast(caplog):
-    fused_tokens._tell.cache_clear()
+    backends._tell.cache_clear()
     q, k, v = drawn(batch=2, heads=3, queries=65, dim=64, dtype=torch.bfloat16)
-    with caplog.at_level(logging.INFO, logger=fused_tokens.__name__):
+    with caplog.at_level(logging.INFO, logger=backends.__name__):
         plain = knn_attention(q, k, v, 9)
     assert caplog.messages[0].startswith("token attention by triton")
     asked = torch.compile(lambda *given: knn_attention(*given, 9), fullgraph=True)

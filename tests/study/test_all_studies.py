@@ -181,7 +181,11 @@ def test_all_scopes_name_every_study_that_fits_the_data():
 def test_some_studies_are_run_as_all_would_run_them(together):
     every = all_scopes(images=False)
     assert all_scopes(images=False, studies=["noise", "main"]) == {name: every[name] for name in ("main", "noise")}
-    for wrong, said in ((["magic"], "is called 'magic'"), (["new-class"], "is called 'new-class'"), ([], "is named")):
+    for wrong, said in (
+        (["magic"], "is called 'magic'"),
+        (["new-class"], "is called 'new-class'"),
+        ([], "is named"),
+    ):
         with pytest.raises(InvalidInput) as refused:
             all_scopes(images=False, studies=wrong)
         assert str(refused.value) == f"no study {said}; try one of: {', '.join(TOGETHER)}"

@@ -34,7 +34,7 @@ def gpu(commit: arguments.Commit = None, save: arguments.Save = None, as_json: a
     with screen.progress("starting") as say:
         import torch
 
-        from attnknn.ops.fused_tokens import HAS_TRITON
+        from attnknn.ops.backends import HAS_TRITON
         from attnknn.study.gpu_bench import run_gpu_bench
         from attnknn.study.record import environment, recorded, write_json
 

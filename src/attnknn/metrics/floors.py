@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,9 +39,7 @@ def ece_floors(
     """
     checked_p = [checked_probabilities(each) for each in several]
     found: list[dict[Kind, list[Floats]]] = [{kind: [] for kind in draws} for _ in several]
-    claims = [
-        claim for p, into in zip(checked_p, found, strict=True) for claim in _claims(p, draws, bins, into)
-    ]
+    claims = [claim for p, into in zip(checked_p, found, strict=True) for claim in _claims(p, draws, bins, into)]
     rows, end = len(checked_p[0]), max(last for _, spans in claims for _, last, _, _ in spans)
     rng, step = np.random.default_rng(seed), max(1, CELLS // rows)
     drawn = np.empty((step, rows))
@@ -89,10 +87,9 @@ def _binned(stated: Floats, share: Floats, *, whole: bool = False) -> Reader:
 
     Where they are ``whole``, and rows so few that float32 counts them exactly, it does so in half the time.
     """
-    expected, counted = stated @ share, share.astype(np.float32) if whole else share
-    return lambda outcomes: np.asarray(
-        np.abs(expected - outcomes.astype(counted.dtype) @ counted).sum(axis=1) / len(stated)
-    )
+    kind: type[np.floating[Any]] = np.float32 if whole else np.float64
+    expected, counted = stated @ share, share.astype(kind)
+    return lambda outcomes: np.abs(expected - outcomes.astype(kind) @ counted).sum(axis=1) / len(stated)
 
 
 def _equal_mass(stated: Floats, bins: int) -> Floats:

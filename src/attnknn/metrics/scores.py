@@ -156,7 +156,7 @@ def aurc_of(probabilities: Floats, labels: Ints) -> Weighed:
         place = np.arange(every.max() + 1)
         # an error at place i of n is in the risks at i and after it: 1/i + ... + 1/n
         harmonic = np.concatenate([[0.0], np.cumsum(1 / place[1:])])
-        area = place * (1 + harmonic[-1] - harmonic)  # of errors at the first places, out of the most that there are
+        area = place * (1 + harmonic[-1] - harmonic)  # of errors at all places up to one, in the longest draw
         count = after - before
         gained = area[after] - area[before] - count * (harmonic[-1] - harmonic[every])
         shares = np.divide(weights.T[wrong], count, out=np.zeros_like(gained), where=count > 0)

@@ -52,7 +52,7 @@ def _near(waves: Floats) -> Floats:
             step = np.where(gap == gap_before, 0.0, gap * (at - before) / (gap_before - gap))
             before, gap_before, at = at, gap, np.minimum(at + step, 0.0)
         sigma = np.exp(at)
-    return np.asarray(np.floor(np.where(np.isfinite(sigma), sigma, 0.0) / STEP) * STEP)
+    return np.asarray(np.minimum(np.floor(np.where(np.isfinite(sigma), sigma, 0.0) / STEP) * STEP, 1 - STEP))
 
 
 def _bisected(waves: Floats) -> Floats:

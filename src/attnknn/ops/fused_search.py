@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from attnknn.ops.fused_tokens import HAS_TRITON, interpreted, power
+from attnknn.ops.backends import HAS_TRITON, interpreted, power
 
 MOST_CANDIDATES: Final = 256
 FEWEST: Final = 64  # queries; fewer are read once by a plain product, which is bound by memory anyway
@@ -16,7 +16,7 @@ ROUNDOFF: Final = 2.0**-11
 
 _WIDEST: Final = 256  # dimensions of a product that is not cut
 _ROWS: Final = 128  # vectors are laid out in as many
-_RANK: Final = 24  # of the keys in a sample: about 30 of them reach what it scores
+_RANK: Final = 20  # of the keys in a sample: about 24 of them reach what it scores
 _ROOM: Final = 64  # places of a list for those, times the step of the sample
 _MANY: Final = 200_000  # keys, of which a smaller sample will do
 
@@ -51,80 +51,89 @@ def room_for(count: int, dim: int) -> tuple[int, int]:
 
 
 def candidates(
-    queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, count: int, *, none: int, budget: int
+    queries: Tensor,
+    keys: Tensor,
+    factors: Tensor,
+    offsets: Tensor,
+    count: int,
+    *,
+    none: int,
+    budget: int,
+    even: bool = False,
 ) -> Candidates:
     """The keys of the largest ``factor * q.x + offset``.
 
     Args:
         queries: (q, d), float16, bfloat16 or float32.
         keys: Of the same type, in a table of the shape of :func:`room_for`.
-        factors: (q,) float32.
+        factors: (q,) float32, above 0.
         offsets: (n,) float32; minus infinity hides a key.
         count: How many; a power of 2.
         none: Stands where there is no row.
         budget: Bytes for the lists of keys, in which the candidates are.
+        even: Whether all offsets are 0, which saves time.
     """
     step = 4 if count <= 32 and len(offsets) < _MANY else 16
-    several = max(_ROWS, budget // (16 * _ROOM * step))
+    several = max(_ROWS, budget // (8 * _ROOM * step))
     parts = []
     for at in range(0, len(queries), several):
         some = queries[at : at + several]
         asked = some.new_zeros(room_for(*some.shape))
         asked[: len(some), : some.shape[1]] = some
-        parts.append(best_keys(asked, keys, factors[at : at + several], offsets, count, step, none))
+        parts.append(best_keys(asked, keys, factors[at : at + several], offsets, count, step, none, even))
     return Candidates(*(parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))))
 
 
 @torch.library.custom_op("attnknn::best_keys", mutates_args=())
 def best_keys(
-    queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, count: int, step: int, none: int
+    queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, count: int, step: int, none: int, even: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Scores and rows (q, count) of the best keys, and the score (q,) that no other exceeds; see Candidates.
 
-    A sample of every ``step``-th tile of keys says what to look for: about 30 * ``step`` keys reach that.
+    A sample of every ``step``-th tile of keys says what to look for: about 24 * ``step`` keys reach that.
     """
     from attnknn.ops import triton_search
 
     asking, there, width = len(factors), len(offsets), queries.shape[1]
-    scores, found, reach = _best_keys_fake(queries, keys, factors, offsets, count, step, none)
-    tile = _tile()
+    scores, found, reach = _best_keys_fake(queries, keys, factors, offsets, count, step, none, even)
+    tile, sample = _tile(), _sample_tile()
     blocks = -(-asking // tile["ROWS"])
     parts = _parts(blocks, -(-there // tile["COLUMNS"]), queries.device)
-    room = max(2 * count, power(_ROOM * step * min(2, parts) // parts))  # of one part: keys may lie unevenly
+    places = max(2 * count, power(_ROOM * step))
+    room = places // parts
     floor = torch.full_like(factors, torch.finfo(torch.float32).min)
     lists = torch.empty(asking, parts, room, dtype=torch.int64, device=queries.device)
-    longest = torch.empty(asking, dtype=torch.int32, device=queries.device)
     given, sizes = (queries, keys, factors, offsets, floor), (asking, there, width)
     fixed = {
         "DIM": width if width <= _WIDEST else 128,
         "CHUNKED": width > _WIDEST,
+        "OFFSETS": not even,
         "PRECISION": "ieee",
         "INTERPRETED": interpreted(),
     }
-    at_once = max(1, 1024 // (room * parts))
+    at_once = max(1, 1024 // places)
     with torch.cuda.device_of(queries):  # type: ignore[no-untyped-call]
         if there >= room:
-            sample = _sample_tile()
             triton_search.floors[(-(-asking // sample["ROWS"]),)](
                 *given, *sizes, step, RANK=_RANK, **fixed, **sample
             )
         triton_search.above[(blocks, parts)](*given, lists, *sizes, ROOM=room, **fixed, **tile)
         triton_search.in_order[(-(-asking // at_once),)](
-            *(lists, longest, scores, found, asking, none),
+            *(lists, factors, floor, scores, found, reach, asking, none),
             ROOM=room,
             PARTS=parts,
+            PLACES=places,
             KEPT=count,
             ROWS=at_once,
+            OFFSETS=not even,
             num_warps=4,
         )
-    # All that reach the floor are there, and where they are more than asked for, all that reach the last of them.
-    torch.where(scores[:, -1] == -torch.inf, floor, scores[:, -1], out=reach)
-    return scores, found, reach.masked_fill_(longest >= room, torch.inf)  # or there was no room
+    return scores, found, reach
 
 
 @best_keys.register_fake
 def _best_keys_fake(
-    queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, count: int, step: int, none: int
+    queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, count: int, step: int, none: int, even: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     scores = torch.empty(len(factors), count, device=queries.device)
     return scores, torch.empty_like(scores, dtype=torch.int64), torch.empty_like(factors)
@@ -163,7 +172,7 @@ def _settle_fake(
 
 def _tile() -> dict[str, int]:
     """How many queries and keys at a time, by how many warps, with how many tiles of keys under way."""
-    return {"ROWS": 128, "COLUMNS": 32, "num_warps": 8, "num_stages": 3}
+    return {"ROWS": 128, "COLUMNS": 64, "num_warps": 8, "num_stages": 3}
 
 
 def _sample_tile() -> dict[str, int]:
@@ -172,12 +181,12 @@ def _sample_tile() -> dict[str, int]:
 
 
 def _parts(blocks: int, tiles: int, device: torch.device) -> int:
-    """Parts that the keys are cut into, a power of 2, so that all of the GPU has work, to the end."""
+    """Parts that the keys are cut into, so that all of the GPU has work, to the end."""
     if device.type != "cuda":
         return 1
-    at_once: int = 2 * torch.cuda.get_device_properties(device).multi_processor_count
+    at_once: int = torch.cuda.get_device_properties(device).multi_processor_count
 
     def busy(parts: int) -> float:
         return blocks * parts / at_once / -(-blocks * parts // at_once)
 
-    return max((1, 2, 4, 8), key=lambda parts: (parts * 128 <= max(128, tiles), round(busy(parts), 1), -parts))
+    return max(range(1, 1 + max(1, min(10, tiles // 128))), key=lambda parts: (round(busy(parts), 1), -parts))

@@ -6,28 +6,22 @@ first of them runs: where it is not installed, nothing here is called.
 
 from __future__ import annotations
 
-import logging
-from functools import cache
-from importlib.util import find_spec
-from typing import Any, Final, Literal, get_args
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from attnknn.errors import InvalidInput
-
-Backend = Literal["auto", "torch", "triton"]
-BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
+from attnknn.ops.backends import HAS_TRITON, interpreted, power
 
 MOST_KEPT: Final = 64
 WIDEST: Final = 128
 _MOST_LISTED: Final = 32  # keys kept, of which there are half as many again in the running
+_FEWEST_LISTED: Final = 128  # tokens
 _MANY: Final = 4096  # tokens, from which wider tiles are faster
 _PARTS: Final = 64  # places where queries add to the gradient of the factors, so that few meet
 _TYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
-
-
-HAS_TRITON: Final = find_spec("triton") is not None
 
 
 def unfit(q: Tensor, k: Tensor, v: Tensor, kept: int, *, matrices: bool, masked: bool) -> str | None:
@@ -51,40 +45,6 @@ def unfit(q: Tensor, k: Tensor, v: Tensor, kept: int, *, matrices: bool, masked:
     return None
 
 
-def served(backend: str, device: torch.device, reason: str | None, work: str) -> bool:
-    """Whether the kernels serve; where they are not asked for by name, on CUDA only.
-
-    Raises:
-        InvalidInput: They were asked for and cannot, or there is no such backend.
-    """
-    if backend not in BACKENDS:
-        raise InvalidInput(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-    if backend == "torch":
-        return False
-    if reason is None and device.type != "cuda" and (backend == "auto" or not interpreted()):
-        reason = f"the tensors are on {device.type}"
-    if backend == "triton" and reason is not None:
-        raise InvalidInput(f"backend='triton' cannot serve: {reason}")
-    if not torch.compiler.is_compiling():  # a compiler would stop at a log line
-        _tell(work, "torch" if reason else "triton", reason or "tensors are on CUDA, and the kernels serve them")
-    return reason is None
-
-
-def interpreted() -> bool:
-    """Whether Triton interprets its kernels, which then run on any device, slowly."""
-    import triton
-
-    from attnknn.ops.triton_tokens import select_weigh_combine
-
-    return not isinstance(select_weigh_combine, triton.JITFunction)
-
-
-@cache
-def _tell(work: str, chosen: str, reason: str) -> None:
-    """Once for each reason."""
-    logging.getLogger(__name__).info("%s by %s: %s", work, chosen, reason)
-
-
 def fused_attention(
     q: Tensor,
     k: Tensor,
@@ -100,7 +60,7 @@ def fused_attention(
     candidates: Tensor | None = None,
     causal: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """What each query makes of the keys it keeps (b, h, q, width), and which they are (b, h, q, kept), int64.
+    """What each query makes of the keys it keeps (b, h, q, width), and which they are (b, h, q, kept), int32.
 
     Args:
         q: (b, h, queries, dim).
@@ -110,7 +70,7 @@ def fused_attention(
         scale: Factor of the similarities.
         euclidean: Whether distance decides, not the inner product.
         softmax: Whether weights are a softmax.
-        factors: (width, kept) of the values by rank.
+        factors: (width, ranks) of the values by rank; ranks beyond the kept are not used.
         padding: (b, tokens), True where a key is padding.
         keep: (b, h, queries, kept) factors of the weights.
         candidates: (m,) ascending: only these keys are looked at, behind the query itself.
@@ -121,10 +81,151 @@ def fused_attention(
     if euclidean:  # distances do not change with the origin, but their rounding errors do
         center = k.detach().float().mean(dim=2, keepdim=True)
         q, k = q.float() - center, k.float() - center
-    by_rank = None if factors is None else factors.float().T.contiguous()
-    told = [scale, euclidean, softmax, causal]
-    out, indices, _ = _forward(q, k, v, by_rank, padding, keep, candidates, kept, *told)
-    return out, indices.long()
+    given = q, k, v, factors, padding, keep, candidates, kept, scale, euclidean, softmax, causal
+    if torch.compiler.is_compiling():
+        out, indices, _ = _forward(*given)
+        return out, indices
+    out, indices = _Eager.apply(*given)  # type: ignore[no-untyped-call]
+    return out, indices
+
+
+def _run(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    factors: Tensor | None,
+    padding: Tensor | None,
+    keep: Tensor | None,
+    candidates: Tensor | None,
+    kept: int,
+    scale: float,
+    euclidean: bool,
+    softmax: bool,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The result, the kept, and their weights."""
+    from attnknn.ops.triton_tokens import select_weigh_combine
+
+    q, k, v = (_rows_dense(each) for each in (q, k, v))
+    padding, keep, candidates = (None if one is None else one.contiguous() for one in (padding, keep, candidates))
+    out, indices, weights = _made(q, v, kept)
+    batch, heads, queries, dim = q.shape
+    tokens, sizes, tile, lists = k.shape[2], _padded(q, v, kept), _search_tile(k.shape[2]), None
+    listed = candidates is None and not euclidean and kept <= _MOST_LISTED and q.dtype != torch.float32
+    if listed and tokens >= _FEWEST_LISTED:
+        tile, sizes["RANKS"] = _list_tile(tokens), max(16, power(kept + 6))
+        lists = torch.empty(batch * heads * queries, sizes["RANKS"], dtype=torch.int64, device=q.device)
+    with _on(q.device):
+        select_weigh_combine[(batch * heads * -(-queries // tile["ROWS"]),)](
+            *(q, k, v, factors, padding, keep, candidates, lists, out, indices, weights),
+            *(step for each in (q, k, v, out) for step in each.stride()[:3]),
+            *(heads, queries, tokens if candidates is None else len(candidates), tokens, dim, v.shape[3]),
+            *(*_steps(factors), scale),
+            **sizes,
+            **tile,
+            HAS_FACTORS=factors is not None,
+            HAS_PADDING=padding is not None,
+            HAS_KEEP=keep is not None,
+            HAS_CANDIDATES=candidates is not None,
+            CAUSAL=causal,
+            EUCLIDEAN=euclidean,
+            SOFTMAX=softmax,
+            LISTED=lists is not None,
+            EVEN=dim == sizes["DIM"],
+            PRECISION="ieee",
+            INTERPRETED=interpreted(),
+        )
+    return out, indices, weights
+
+
+def _run_back(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    factors: Tensor | None,
+    keep: Tensor | None,
+    indices: Tensor,
+    weights: Tensor,
+    scale: float,
+    euclidean: bool,
+    softmax: bool,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys, values and factors; that of no factors is empty."""
+    from attnknn.ops.triton_back import back_to_keys, back_to_queries
+
+    grad, q, k, v = (_rows_dense(each) for each in (grad, q, k, v))
+    batch, heads, queries, dim = q.shape
+    tokens, width, kept = k.shape[2], v.shape[3], indices.shape[3]
+    sizes = _padded(q, v, kept)
+    same = {"EUCLIDEAN": euclidean, "HAS_FACTORS": factors is not None, "HAS_KEEP": keep is not None}
+    scatter = not torch.are_deterministic_algorithms_enabled()
+    rows = _query_tile(sizes, scatter)
+    blocks = batch * heads * -(-queries // rows)
+    to_q, to_scores, near, mixed, parts = _by_token(q, queries), torch.empty_like(weights), None, None, None
+    many = min(blocks, _PARTS) if scatter else blocks  # one for each, or some that they add to
+    if factors is not None:
+        parts = weights.new_zeros(many, kept, width)
+    if scatter:
+        room, first = weights.new_zeros(batch * tokens * heads * (dim + width)), batch * tokens * heads * dim
+        near, mixed = room[:first], room[first:]
+    with _on(q.device):
+        back_to_queries[(blocks,)](
+            *(q, k, v, factors, keep, indices, weights, grad, to_q, near, mixed, to_scores, parts),
+            *(step for each in (q, k, v, grad) for step in each.stride()[:3]),
+            *(heads, queries, tokens, dim, width, *_steps(factors), many, scale),
+            **sizes,
+            **same,
+            ROWS=rows,
+            SOFTMAX=softmax,
+            SCATTER=scatter,
+            num_warps=1,
+        )
+        if near is not None and mixed is not None:
+            shape = batch, tokens, heads, -1
+            to_k, to_v = (
+                near.view(shape).to(k.dtype).transpose(1, 2),
+                mixed.view(shape).to(v.dtype).transpose(1, 2),
+            )
+        else:
+            to_k, to_v = (_by_token(each, tokens) for each in (k, v))
+            rows, columns, warps = _KEY_TILE
+            back_to_keys[(batch * heads * -(-tokens // columns),)](
+                *(q, k, factors, keep, indices, weights, to_scores, grad, to_k, to_v),
+                *(step for each in (q, k, grad) for step in each.stride()[:3]),
+                *(heads, queries, tokens, dim, width, *_steps(factors)),
+                **{name: sizes[name] for name in ("KEPT", "DIM", "WIDTH")},
+                **same,
+                ROWS=rows,
+                COLUMNS=columns,
+                CAUSAL=causal,
+                PRECISION="ieee",
+                num_warps=warps,
+            )
+    if factors is None or parts is None:
+        return to_q, to_k, to_v, grad.new_empty(0)
+    to_factors = parts.sum(dim=0).T.to(factors.dtype)
+    if factors.shape[1] > kept:  # there are ranks for more keys than there were
+        to_factors = torch.nn.functional.pad(to_factors, (0, factors.shape[1] - kept))
+    return to_q, to_k, to_v, to_factors
+
+
+class _Eager(torch.autograd.Function):
+    """Without the detour that an operation takes which is known by name."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
+        out, indices, weights = _run(*given)
+        q, k, v, factors, _, keep, _, _, *told = given
+        ctx.mark_non_differentiable(indices)
+        ctx.save_for_backward(q, k, v, factors, keep, indices, weights)
+        ctx.told = told
+        return out, indices
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
+        return _slopes(ctx, grad)
 
 
 @torch.library.custom_op("attnknn::token_attention", mutates_args=())
@@ -142,41 +243,7 @@ def _forward(
     softmax: bool,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from attnknn.ops.triton_tokens import select_weigh_combine
-
-    q, k, v = (_rows_dense(each) for each in (q, k, v))
-    padding, keep, candidates = (None if one is None else one.contiguous() for one in (padding, keep, candidates))
-    out, indices, weights = _made(q, v, kept)
-    batch, heads, queries, dim = q.shape
-    tokens, sizes = k.shape[2], _padded(q, v, kept)
-    listed = candidates is None and not euclidean and kept <= _MOST_LISTED and q.dtype != torch.float32
-    tile = _search_tile(tokens)
-    if listed:
-        tile, sizes["RANKS"] = _list_tile(tokens), max(16, power(kept + 6))
-    blocks = batch * heads * -(-queries // tile["ROWS"])
-    lists = None
-    if listed:
-        lists = torch.empty(batch * heads * queries, sizes["RANKS"], dtype=torch.int64, device=q.device)
-    with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
-        select_weigh_combine[(blocks,)](
-            *(q, k, v, factors, padding, keep, candidates, lists, out, indices, weights),
-            *(step for each in (q, k, v, out) for step in each.stride()[:3]),
-            *(heads, queries, tokens if candidates is None else len(candidates), tokens, dim, v.shape[3], scale),
-            **sizes,
-            **tile,
-            HAS_FACTORS=factors is not None,
-            HAS_PADDING=padding is not None,
-            HAS_KEEP=keep is not None,
-            HAS_CANDIDATES=candidates is not None,
-            CAUSAL=causal,
-            EUCLIDEAN=euclidean,
-            SOFTMAX=softmax,
-            LISTED=listed,
-            EVEN=dim == sizes["DIM"],
-            PRECISION="ieee",
-            INTERPRETED=interpreted(),
-        )
-    return out, indices, weights
+    return _run(q, k, v, factors, padding, keep, candidates, kept, scale, euclidean, softmax, causal)
 
 
 @_forward.register_fake
@@ -213,65 +280,20 @@ def _backward(
     softmax: bool,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    from attnknn.ops.triton_back import back_to_keys, back_to_queries
-
-    with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
-        grad, q, k, v = (_rows_dense(each) for each in (grad, q, k, v))
-        to_q, to_k, to_v, to_factors = _made_backward(grad, q, k, v, factors)
-        batch, heads, queries, dim = q.shape
-        tokens, width, kept = k.shape[2], v.shape[3], indices.shape[3]
-        sizes = _padded(q, v, kept)
-        same = {"EUCLIDEAN": euclidean, "HAS_FACTORS": factors is not None, "HAS_KEEP": keep is not None}
-        scatter = not torch.are_deterministic_algorithms_enabled()
-        near, mixed = (torch.zeros_like(each, dtype=torch.float32) if scatter else None for each in (to_k, to_v))
-        rows = _query_tile(sizes, scatter)
-        blocks = batch * heads * -(-queries // rows)
-        to_scores = torch.empty_like(weights)
-        many = min(blocks, _PARTS) if scatter else blocks  # one for each, or some that they add to
-        parts = None if factors is None else weights.new_zeros(many, kept, width)
-        back_to_queries[(blocks,)](
-            *(q, k, v, factors, keep, indices, weights, grad, to_q, near, mixed, to_scores, parts),
-            *(step for each in (q, k, v, grad) for step in each.stride()[:3]),
-            *(heads, queries, tokens, dim, width, many, scale),
-            **sizes,
-            **same,
-            ROWS=rows,
-            SOFTMAX=softmax,
-            SCATTER=scatter,
-            num_warps=1,
-        )
-        if parts is not None:
-            to_factors.copy_(parts.sum(dim=0))
-        if near is not None and mixed is not None:
-            return to_q, to_k.copy_(near), to_v.copy_(mixed), to_factors
-        rows, columns, warps = _KEY_TILE
-        back_to_keys[(batch * heads * -(-tokens // columns),)](
-            *(q, k, factors, keep, indices, weights, to_scores, grad, to_k, to_v),
-            *(step for each in (q, k, grad) for step in each.stride()[:3]),
-            *(heads, queries, tokens, dim, width),
-            **{name: sizes[name] for name in ("KEPT", "DIM", "WIDTH")},
-            **same,
-            ROWS=rows,
-            COLUMNS=columns,
-            CAUSAL=causal,
-            PRECISION="ieee",
-            num_warps=warps,
-        )
-        return to_q, to_k, to_v, to_factors
+    to_q, to_k, to_v, to_factors = _run_back(
+        grad, q, k, v, factors, keep, indices, weights, scale, euclidean, softmax, causal
+    )
+    if k.dtype == v.dtype == torch.float32:  # what an operation returns shares no memory
+        to_k, to_v = to_k.clone(), to_v.clone()
+    return to_q, to_k, to_v, to_factors.contiguous()
 
 
 @_backward.register_fake
 def _backward_fake(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, factors: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _made_backward(grad, q, k, v, factors)
-
-
-def _made_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, factors: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     to_q, to_k, to_v = (_by_token(each, each.shape[2]) for each in (q, k, v))
-    return to_q, to_k, to_v, grad.new_empty(0) if factors is None else torch.empty_like(factors)
+    return to_q, to_k, to_v, grad.new_empty(0) if factors is None else factors.new_empty(factors.shape)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -284,7 +306,8 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, T
 
 def _slopes(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     q, k, v, factors, keep, indices, weights = ctx.saved_tensors
-    to_q, to_k, to_v, to_factors = _backward(grad, q, k, v, factors, keep, indices, weights, *ctx.told)
+    run = _backward if torch.is_grad_enabled() or torch.compiler.is_compiling() else _run_back  # it refuses
+    to_q, to_k, to_v, to_factors = run(grad, q, k, v, factors, keep, indices, weights, *ctx.told)
     return to_q, to_k, to_v, None if factors is None else to_factors, *[None] * 8
 
 
@@ -294,6 +317,18 @@ def _refuse(ctx: Any, *_: Any) -> tuple[Any, ...]:
 
 _forward.register_autograd(_slopes, setup_context=_remember)
 _backward.register_autograd(_refuse)
+
+
+def _on(device: torch.device) -> AbstractContextManager[object]:
+    """Kernels run on the current device."""
+    if device.type != "cuda" or torch.cuda.device_count() == 1:
+        return nullcontext()
+    return torch.cuda.device(device)
+
+
+def _steps(factors: Tensor | None) -> tuple[int, int]:
+    """From channel to channel, and from rank to rank."""
+    return (0, 0) if factors is None else (factors.stride(0), factors.stride(1))
 
 
 def _rows_dense(values: Tensor) -> Tensor:
@@ -313,9 +348,8 @@ def _search_tile(tokens: int) -> dict[str, int]:
 
 
 def _list_tile(tokens: int) -> dict[str, int]:
-    """The same where keys are listed: as many warps as there are queries for."""
-    warps = 4 if tokens >= 512 else 2 if tokens >= 128 else 1
-    return {"ROWS": 16 * warps, "COLUMNS": 64, "num_warps": warps}
+    """The same where keys are listed; with more registers fewer warps would run at a time."""
+    return {"ROWS": 64, "COLUMNS": 64, "num_warps": 4, "num_stages": 1 if tokens < 512 else 2, "maxnreg": 128}
 
 
 def _query_tile(sizes: dict[str, int], scatter: bool) -> int:
@@ -325,8 +359,3 @@ def _query_tile(sizes: dict[str, int], scatter: bool) -> int:
 
 _KEY_TILE: Final = 32, 128, 4
 """Queries and keys at a time, and warps."""
-
-
-def power(count: int) -> int:
-    """The least power of 2 that is not below."""
-    return 1 << max(0, count - 1).bit_length()

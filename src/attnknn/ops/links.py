@@ -31,7 +31,9 @@ class Links(NamedTuple):
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Autocast off: sums here are at least float32. A meta tensor, which only has a shape, has no autocast."""
-    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+    if device.type == "meta" or not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def linked(indices: Tensor, keys: int, *, backward: bool) -> Links:

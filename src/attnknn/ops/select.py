@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attnknn.errors import InvalidInput
 from attnknn.ops import fused_search, kernels, pairs
-from attnknn.ops.fused_tokens import Backend, served
+from attnknn.ops.backends import Backend, served
 from attnknn.ops.similarity import Metric
 
 MEMORY_BUDGET: Final = 256 * 2**20
@@ -58,7 +58,7 @@ class Keys:
     center: Tensor  # (d,)
     longest: float  # no centered key is longer
     metric: Metric
-    _narrow: list[tuple[int, Tensor]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _narrow: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def rows(self) -> int:
@@ -69,10 +69,13 @@ class Keys:
         """Vectors as the scores see them, in the widest float the device has."""
         return kernels.centered(vectors, self.center, self.metric)
 
-    def narrow(self) -> Tensor:
-        """The keys in float16, the longest of length 1; made once for as long as the table is not written to."""
+    def narrow(self) -> tuple[Tensor, bool]:
+        """The keys in float16, the longest of length 1, and whether all offsets are 0.
+
+        They are made once for as long as the table is not written to.
+        """
         version = -1 if self.table.is_inference() else self.table._version
-        if version < 0 or not self._narrow or self._narrow[0][0] != version:
+        if version < 0 or not self._narrow or self._narrow[0] != version:
             dim = len(self.table) - 1
             made = torch.zeros(
                 fused_search.room_for(self.rows, dim), dtype=torch.float16, device=self.table.device
@@ -80,8 +83,9 @@ class Keys:
             for at in range(0, self.rows, 32 * _SLICE):
                 stop = min(at + 32 * _SLICE, self.rows)
                 made[at:stop, :dim] = (self.table[:-1, at:stop] / self.scale).T
-            self._narrow[:] = [(version, made)]
-        return self._narrow[0][1]
+            self._narrow[:] = [version, (made, not bool(self.table[-1].any()))]
+        table, even = self._narrow[1]
+        return table, even
 
     @property
     def scale(self) -> float:
@@ -127,7 +131,7 @@ def exact_topk(
     metric: Metric = "l2",
     leave_out: Tensor | None = None,
     budget: int = MEMORY_BUDGET,
-    backend: Backend = "torch",
+    backend: Backend = "auto",
 ) -> TopK:
     """The ``k`` nearest keys of each query by exhaustive search, ties broken by the lower row.
 
@@ -139,7 +143,7 @@ def exact_topk(
         leave_out: (pairs, 2) of (query, row) that must not be found; :func:`same_group` makes them.
         budget: Bytes that may be held beside keys and answer; a fused kernel also holds a 16-bit copy of the keys.
         backend: ``torch``, ``triton`` (fused kernels, on a GPU), or ``auto``: the kernels where they serve. The
-            answer is the same. They have not been measured yet, so they are not the default.
+            answer is the same.
 
     >>> exact_topk(torch.tensor([[0.0]]), torch.tensor([[2.0], [1.0], [1.0]]), 2).rows.tolist()
     [[1, 2]]
@@ -182,8 +186,10 @@ def _by_kernels(
     asked = (centered / lengths.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).half()
     factors = (lengths * keys.scale).float()
     count = fused_search.width(k, left_out) if count is None else count
-    rest = {"none": NO_ROW, "budget": budget // 2}
-    found = fused_search.candidates(asked, keys.narrow(), factors, keys.table[-1], count, **rest)
+    table, even = keys.narrow()
+    found = fused_search.candidates(
+        asked, table, factors, keys.table[-1], count, none=NO_ROW, budget=budget // 2, even=even
+    )
     rows = found.rows
     if leave_out is not None and left_out:
         rows = rows.masked_fill(pairs.among(rows, leave_out), NO_ROW)

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn.functional import dropout, normalize
 
 from attnknn.errors import InvalidInput
-from attnknn.ops.fused_tokens import Backend, fused_attention, served, unfit
+from attnknn.ops.backends import Backend, served
+from attnknn.ops.fused_tokens import fused_attention, unfit
 from attnknn.ops.links import Links, combine_at, linked, scores_at, squared_distances_at, without_autocast
 from attnknn.ops.masks import check_masks, masks_of
 from attnknn.ops.tokens import TokenSimilarity, checked_similarity, readable, select_tokens, wide
@@ -126,7 +127,7 @@ def knn_attention(
         dropout_p=dropout_p,
         backend=backend,
     )
-    return (mixed, indices) if return_indices else mixed
+    return (mixed, indices.long()) if return_indices else mixed
 
 
 def nearest_attention(
@@ -149,7 +150,7 @@ def nearest_attention(
     """:func:`knn_attention` with the indices, for layers, which know their shapes: those are not checked again.
 
     No value is looked at, so that nobody waits for a GPU. ``candidates`` must be ascending, each once, and a
-    tensor as ``scale`` (heads, 1, 1), finite and above 0.
+    tensor as ``scale`` (heads, 1, 1), finite and above 0. The indices may be int32.
     """
     if not isinstance(scale, Tensor) and not 0 < scale < math.inf:
         raise InvalidInput(f"scale must be finite and above 0, got {scale!r}")
@@ -210,7 +211,7 @@ def _fused(
         scale=float(factor),
         euclidean=euclidean,
         softmax=softmax,
-        factors=None if rank_weights is None else rank_weights[:, :kept],
+        factors=rank_weights,
         keep=None if keep is None else dropout(keep, dropout_p),
         **hidden,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnknn.ops.triton_tokens import rows_at
+from attnknn.ops.triton_tokens import factors_at, rows_at
 
 
 @triton.jit
@@ -44,6 +44,8 @@ def back_to_queries(
     tokens,
     dim,
     width,
+    f_channel,
+    f_rank,
     parts,
     scale,
     KEPT: tl.constexpr,
@@ -87,7 +89,7 @@ def back_to_queries(
                 tl.atomic_add(part, gained, mask=channels < width, sem="relaxed")
             else:
                 tl.store(part, gained, mask=channels < width)
-            factor = tl.load(factors + rank * width + channels, mask=channels < width, other=0.0)
+            factor = factors_at(factors, rank, f_channel, f_rank, channels, width)
             turn, near = turn * factor[None, :], near * factor[None, :]
         tl.store(to_scores + linked + rank, tl.sum(near, axis=1), mask=asking)
         if SCATTER:
@@ -161,6 +163,8 @@ def back_to_keys(
     tokens,
     dim,
     width,
+    f_channel,
+    f_rank,
     KEPT: tl.constexpr,
     DIM: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -208,7 +212,7 @@ def back_to_keys(
                 share *= tl.load(keep + place + rank, mask=asking, other=0.0)
             to_score += tl.where(linked, slope[None, :], 0.0)
             if HAS_FACTORS:
-                factor = tl.load(factors + rank * width + channels, mask=channels < width, other=0.0)
+                factor = factors_at(factors, rank, f_channel, f_rank, channels, width)
                 through = (slopes.to(tl.float32) * factor[None, :]).to(slopes.dtype)
                 link = tl.where(linked, share[None, :], 0.0).to(slopes.dtype)
                 mixed = tl.dot(link, through, acc=mixed, input_precision=PRECISION)

@@ -127,10 +127,11 @@ def _write(scores, start, floor, lists, count, ROOM: tl.constexpr, INTERPRETED: 
 
 
 @triton.jit
-def listed(lists, known, ROOM: tl.constexpr, PARTS: tl.constexpr):
-    """What PARTS lists of each row hold, packed, best first; and how many keys were to be in the longest."""
-    places = tl.arange(0, ROOM * PARTS)[None, :]
-    count = tl.load(lists[:, None] + places // ROOM * ROOM, mask=known[:, None], other=0).to(tl.int32)
+def listed(lists, known, ROOM: tl.constexpr, PARTS: tl.constexpr, PLACES: tl.constexpr):
+    """What PARTS lists of each row hold, in PLACES places, packed, best first; and the count of the longest."""
+    places = tl.arange(0, PLACES)[None, :]
+    inside = known[:, None] & (places < ROOM * PARTS)
+    count = tl.load(lists[:, None] + places // ROOM * ROOM, mask=inside, other=0).to(tl.int32)
     there = (places % ROOM > 0) & (places % ROOM <= count)
     entry = tl.load(lists[:, None] + places, mask=there, other=0)
     score = (entry >> 32).to(tl.int32).to(tl.float32, bitcast=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attnknn.ops.triton_lists import DEAD, column_of, listed, of_rank, score_of, write
+from attnknn.ops.triton_lists import DEAD, LOWEST, column_of, listed, of_rank, score_of, write
 
 
 @triton.jit
@@ -29,16 +29,25 @@ def _scores(
     DIM: tl.constexpr,
     COLUMNS: tl.constexpr,
     CHUNKED: tl.constexpr,
+    OFFSETS: tl.constexpr,
+    WHOLE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """(ROWS, COLUMNS) inner products, times the factor of the query, plus the offset of the key."""
+    """(ROWS, COLUMNS) inner products; with OFFSETS times the factor of the query, plus the offset of the key.
+
+    In a WHOLE tile all of the keys are there.
+    """
     columns, depth = start + tl.arange(0, COLUMNS), tl.arange(0, DIM)
     near = keys + tl.cast(start, tl.int64) * width + (tl.arange(0, COLUMNS)[None, :] * width + depth[:, None])
     scores = tl.dot(asked, tl.load(near), input_precision=PRECISION)
     if CHUNKED:
         for at in range(DIM, width, DIM):
             scores = tl.dot(tl.load(own + at), tl.load(near + at), acc=scores, input_precision=PRECISION)
-    return scores * factor + tl.load(offsets + columns, mask=columns < there, other=float("-inf"))[None, :]
+    if OFFSETS:
+        scores = scores * factor + tl.load(offsets + columns, mask=columns < there, other=float("-inf"))[None, :]
+    elif not WHOLE:
+        scores = tl.where((columns < there)[None, :], scores, float("-inf"))
+    return scores
 
 
 @triton.jit
@@ -57,6 +66,7 @@ def floors(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     CHUNKED: tl.constexpr,
+    OFFSETS: tl.constexpr,
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
@@ -70,9 +80,13 @@ def floors(
     own = queries + rows[:, None].to(tl.int64) * width + tl.arange(0, DIM)[None, :]
     factor = tl.load(factors + rows, mask=known, other=0.0)[:, None]
     asked, most = tl.load(own), tl.full((ROWS, COLUMNS), float("-inf"), tl.float32)
-    for start in range(0, there, step * COLUMNS):
+    for start in range(0, there // COLUMNS * COLUMNS, step * COLUMNS):
         most = tl.maximum(
-            most, _scores(asked, own, keys, offsets, factor, start, there, width, DIM, COLUMNS, CHUNKED, PRECISION)
+            most,
+            _scores(
+                *(asked, own, keys, offsets, factor, start, there, width),
+                *(DIM, COLUMNS, CHUNKED, OFFSETS, True, PRECISION),
+            ),
         )
     tl.store(found + rows, of_rank(most, RANK, INTERPRETED), mask=known)
 
@@ -93,6 +107,7 @@ def above(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     CHUNKED: tl.constexpr,
+    OFFSETS: tl.constexpr,
     PRECISION: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
@@ -104,35 +119,62 @@ def above(
     floor = tl.load(floors + rows, mask=known, other=float("inf"))  # without a query nothing is
     asked, count = tl.load(own), tl.zeros((ROWS,), tl.int32)
     own_list = lists + (rows.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * ROOM
-    for start in range(tl.program_id(1) * COLUMNS, there, tl.num_programs(1) * COLUMNS):
-        scores = _scores(asked, own, keys, offsets, factor, start, there, width, DIM, COLUMNS, CHUNKED, PRECISION)
-        count = write(scores, start, floor, own_list, count, ROOM, INTERPRETED)
+    part, parts, whole = tl.program_id(1), tl.num_programs(1), there // COLUMNS
+    for tile in range(part, whole, parts):
+        scores = _scores(
+            *(asked, own, keys, offsets, factor, tile * COLUMNS, there, width),
+            *(DIM, COLUMNS, CHUNKED, OFFSETS, True, PRECISION),
+        )
+        count = write(scores, tile * COLUMNS, floor, own_list, count, ROOM, INTERPRETED)
+    if (whole * COLUMNS < there) & (whole % parts == part):
+        scores = _scores(
+            *(asked, own, keys, offsets, factor, whole * COLUMNS, there, width),
+            *(DIM, COLUMNS, CHUNKED, OFFSETS, False, PRECISION),
+        )
+        count = write(scores, whole * COLUMNS, floor, own_list, count, ROOM, INTERPRETED)
     tl.store(own_list, count.to(tl.int64), mask=known)
 
 
 @triton.jit
 def in_order(
     lists,
-    counts,
+    factors,
+    floors,
     scores,
     columns,
+    reach,
     asking,
     none,
     ROOM: tl.constexpr,
     PARTS: tl.constexpr,
+    PLACES: tl.constexpr,
     KEPT: tl.constexpr,
     ROWS: tl.constexpr,
+    OFFSETS: tl.constexpr,
 ):
-    """The best KEPT of the lists of each query: scores and rows, best first, ties by the lower row."""
-    rows, places = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, ROOM * PARTS)
+    """The best KEPT of the lists of each query, best first, ties by the lower row; and what no other key exceeds.
+
+    All keys that reach the floor are in the lists, but where one of these had no room for all.
+    """
+    rows, places = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, PLACES)
     known = rows < asking
-    best, longest = listed(lists + rows.to(tl.int64) * ROOM * PARTS, known, ROOM, PARTS)
+    factor = tl.load(factors + rows, mask=known, other=1.0)
+    best, longest = listed(lists + rows.to(tl.int64) * (ROOM * PARTS), known, ROOM, PARTS, PLACES)
     alive = best != DEAD
+    score = tl.where(alive, score_of(best), float("-inf"))
+    floor = tl.load(floors + rows, mask=known, other=0.0)
+    last = tl.sum(tl.where((places == KEPT - 1)[None, :], score, 0.0), axis=1)
+    last = tl.where(last == float("-inf"), floor, last)
+    if not OFFSETS:
+        score *= factor[:, None]
+        scaled = last * factor
+        scaled = tl.where(scaled - scaled == 0, scaled, float("inf"))  # too large a number tells nothing
+        last = tl.where(last > LOWEST, scaled, last)
     to = rows[:, None].to(tl.int64) * KEPT + places[None, :]
     kept = known[:, None] & (places < KEPT)[None, :]
-    tl.store(scores + to, tl.where(alive, score_of(best), float("-inf")), mask=kept)
+    tl.store(scores + to, score, mask=kept)
     tl.store(columns + to, tl.where(alive, column_of(best).to(tl.int64), none), mask=kept)
-    tl.store(counts + rows, longest, mask=known)
+    tl.store(reach + rows, tl.where(longest >= ROOM, float("inf"), last), mask=known)
 
 
 @triton.jit

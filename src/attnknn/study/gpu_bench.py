@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnknn.errors import AttnKNNError
 from attnknn.ops import exact_topk, prepare
-from attnknn.ops.fused_tokens import Backend
+from attnknn.ops.backends import Backend
 from attnknn.ops.token_attention import knn_attention
 from attnknn.vit.bench import gathered
 

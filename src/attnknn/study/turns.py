@@ -57,7 +57,8 @@ def state_of(plans: Sequence[Plan], failed: Sequence[Mapping[str, str]], also: C
     files = [sorted((plan.cells.folder / "cells").glob("*.json")) for plan in plans]
     cells = [[(file.name, file.stat().st_mtime_ns) for file in some] for some in files]
     asked = [[each.cell for each in plan.every] for plan in plans]
-    return hashlib.sha256(json.dumps([cells, asked, list(failed), sorted(also)]).encode()).hexdigest()
+    told = json.dumps([cells, asked, list(failed), sorted(also)], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def _told(out: Path) -> dict[str, Any]:

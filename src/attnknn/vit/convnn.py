@@ -130,7 +130,7 @@ class MultiHeadConvNNAttention(nn.Module):
             q, k, v, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal
         )
         out: Tensor = self.W_o(merge_heads(self.dropout(mixed)))
-        return (out, indices) if return_indices else out
+        return (out, indices.long()) if return_indices else out
 
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
         """What each token makes of those it keeps (batch, heads, tokens, dim), and which they are.

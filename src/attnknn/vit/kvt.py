@@ -70,4 +70,4 @@ class MultiHeadKvtAttention(QkvAttention):
             dropout_p=self.rate,
         )
         out = self.projected(mixed)
-        return (out, indices) if return_indices else out
+        return (out, indices.long()) if return_indices else out

@@ -1,0 +1,56 @@
+"""Which of two ways an operation takes: torch, or kernels of its own, and how that is told."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib.util import find_spec
+from typing import Final, Literal, get_args
+
+import torch
+
+from attnknn.errors import InvalidInput
+
+Backend = Literal["auto", "torch", "triton"]
+BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
+
+HAS_TRITON: Final = find_spec("triton") is not None
+
+
+def served(backend: str, device: torch.device, reason: str | None, work: str) -> bool:
+    """Whether the kernels serve; where they are not asked for by name, on CUDA only.
+
+    Raises:
+        InvalidInput: They were asked for and cannot, or there is no such backend.
+    """
+    if backend not in BACKENDS:
+        raise InvalidInput(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if backend == "torch":
+        return False
+    if reason is None and device.type != "cuda" and (backend == "auto" or not interpreted()):
+        reason = f"the tensors are on {device.type}"
+    if backend == "triton" and reason is not None:
+        raise InvalidInput(f"backend='triton' cannot serve: {reason}")
+    if not torch.compiler.is_compiling():  # a compiler would stop at a log line
+        _tell(work, "torch" if reason else "triton", reason or "tensors are on CUDA, and the kernels serve them")
+    return reason is None
+
+
+def interpreted() -> bool:
+    """Whether Triton interprets its kernels, which then run on any device, slowly."""
+    import triton
+
+    from attnknn.ops.triton_tokens import select_weigh_combine
+
+    return not isinstance(select_weigh_combine, triton.JITFunction)
+
+
+@cache
+def _tell(work: str, chosen: str, reason: str) -> None:
+    """Once for each reason."""
+    logging.getLogger(__name__).info("%s by %s: %s", work, chosen, reason)
+
+
+def power(count: int) -> int:
+    """The least power of 2 that is not below."""
+    return 1 << max(0, count - 1).bit_length()
