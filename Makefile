@@ -70,6 +70,7 @@ results: setup  ## Every study whose numbers the README states; hours on a CPU, 
 
 NEAR = uniform,distance,reliability,attention,attention+tta,attention+k-ensemble,attention+tta+k-ensemble,attention+adaptive-k,attention+head-prior,attention+tta+head-prior
 PICTURED = cnn,cnn+tta,$(NEAR)
+SHORT = --epochs 30 --compile --seeds 3
 
 image-results: setup  ## The same for images; needs a GPU, and the original files in ATTNKNN_DATA
 	$(BIN)/attnknn study main --data cifar10 --epochs 150 --compile --seeds 5 --methods $(PICTURED) --keep attention \
@@ -77,8 +78,9 @@ image-results: setup  ## The same for images; needs a GPU, and the original file
 	$(BIN)/attnknn study main --data cifar10 --compile --noise 0.4 --seeds 3 --methods distance,reliability,attention,attention+tta \
 	  --out runs/noise-cifar10 --save results/cifar10/noise-sym-40.json
 	$(BIN)/attnknn study new-class --data cifar10 --compile --seeds 3 --out runs/new-class-cifar10 --save results/cifar10/new-class.json
+	$(BIN)/attnknn study all --data cifar10 $(SHORT) --studies noise,imbalance,ablation --along noise=0.2,0.4 --out runs/cifar10
 	for study in "noise --along 0.2,0.4" imbalance ablation; do \
-	  $(BIN)/attnknn study $$study --data cifar10 --epochs 30 --compile --seeds 3 --out runs/cifar10-$${study%% *} \
+	  $(BIN)/attnknn study $$study --data cifar10 $(SHORT) --out runs/cifar10/$${study%% *} \
 	    --save results/cifar10/$${study%% *}.json || exit 1; done
 	for data in mnist fashion-mnist; do \
 	  $(BIN)/attnknn study main --data $$data --compile --seeds 1 --methods $(NEAR) --out runs/main-$$data --save results/$$data/main.json || exit 1; done

@@ -49,6 +49,12 @@ def test_a_study_leaves_tables_and_figures_unless_told_otherwise(attnknn, tables
 
 def test_some_of_all_studies_are_named_and_a_wrong_name_is_refused_in_one_line(attnknn, tables, tmp_path):
     asked = ("study", "all", "--data", tables["train"], "--target", "income", "--out", tmp_path / "run")
+    for along, problem in (
+        ("0.2", "--along takes one STUDY=A,B"),
+        ("noise=2", "noise goes along numbers from 0 to 0.9"),
+        ("imbalance=0.1", "no study is called 'imbalance'; try one of: noise"),
+    ):
+        assert problem in attnknn.refused(*asked, "--studies", "noise", "--along", along)
     refused = attnknn.refused(*asked, "--studies", "noise,magic")
     assert "no study is called 'magic'; try one of: main, ablation, " in refused
     assert not (tmp_path / "run").exists()

@@ -156,6 +156,12 @@ Along = Annotated[
         metavar="A,B,...", help="Other places on the axis: k, rates of wrong labels, or ratios of a tail."
     ),
 ]
+AlongEach = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--along", metavar="STUDY=A,B,...", help="Other places on the axis of a study; once for each study."
+    ),
+]
 Quick = Annotated[
     bool,
     typer.Option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,12 +105,13 @@ def command(study: Study) -> Callable[..., None]:
 @screen.examples(
     "attnknn study all --data digits --out runs/digits --quick",
     "attnknn study all --data people.csv --target income --out runs/people --pdf",
-    "attnknn study all --data cifar10 --studies noise,imbalance --out runs/images",
+    "attnknn study all --data cifar10 --studies noise,imbalance --along noise=0.2,0.4 --out runs/images",
 )
 def run_all_studies(
     data: arguments.DataOption,
     out: arguments.StudyOut,
     studies: arguments.Studies = None,
+    along: arguments.AlongEach = None,
     seeds: arguments.Seeds = None,
     first_seed: arguments.FirstSeed = 0,
     target: arguments.Target = None,
@@ -132,14 +133,16 @@ def run_all_studies(
 ) -> None:
     """Run every study but new-class, or --studies, each in a folder of DIR, with one page of them all.
 
-    Seed by seed: what is trained for a seed serves all of them. Each study is what its own command would run, with
-    its usual methods and places on its axis: --methods and --along are for that command. Studies that are left out
-    may be added later by the same command.
+    Seed by seed: what is trained for a seed serves all of them. Each study is what its own command would run with
+    its usual methods: --methods is for that command. Studies that are left out may be added later by the same
+    command.
     The same command may be started several times at once: they share the work, and times become upper bounds.
 
     Exits 0 when every cell is there, 1 when one failed, 2 for bad input.
     """
-    scopes = all_scopes(images=holds_images(data), quick=quick, studies=_names(studies))
+    scopes = all_scopes(
+        images=holds_images(data), quick=quick, studies=_names(studies), along=_places(along or ())
+    )
     given = Given(EVERYTHING, data, out, target, data_dir, save)
     given.check(resume=resume)
     what = {"test_share": test_share, "members": members, "quick": quick, "source": recipe}
@@ -147,6 +150,19 @@ def run_all_studies(
            "also": _also(figures=figures, pdf=pdf), "scopes": scopes}  # fmt: skip
     images = {"epochs": epochs, "compile": compiled or None, "image_size": image_size}
     tell(EVERYTHING, given.run("run_all", images, what, how), out, save, as_json=as_json)
+
+
+def _places(along: Sequence[str]) -> dict[str, list[float]]:
+    """Places on axes, by study."""
+    found: dict[str, list[float]] = {}
+    for each in along:
+        name, equals, places = each.partition("=")
+        if not equals or name in found:
+            raise InvalidInput(
+                f"--along takes one STUDY=A,B,... for each study, such as noise=0.2,0.4, got {each!r}"
+            )
+        found[name] = _numbers(places) or []
+    return found
 
 
 def _seeds(first: int, count: int | None, *, quick: bool) -> range:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attnknn.errors import InvalidInput
 from attnknn.study.points import POINTS, Scope, points_of
@@ -39,14 +39,23 @@ def scope_of(
     return Scope(asked, points_of(study.name, _along(study, along), quick=quick))
 
 
-def all_scopes(*, images: bool, quick: bool = False, studies: Sequence[str] | None = None) -> dict[str, Scope]:
+def all_scopes(
+    *,
+    images: bool,
+    quick: bool = False,
+    studies: Sequence[str] | None = None,
+    along: Mapping[str, Sequence[float]] | None = None,
+) -> dict[str, Scope]:
     """What each study compares that runs together with others; None takes all that can.
 
+    ``along`` has places on the axis of some of them, by name.
+
     Raises:
-        InvalidInput: No such study runs together with others.
+        InvalidInput: No such study runs together with others, or it has no such place.
     """
-    asked = chosen(studies, TOGETHER, "study")
-    return {name: scope_of(STUDIES[name], images=images, quick=quick) for name in asked}
+    asked, places = chosen(studies, TOGETHER, "study"), along or {}
+    chosen(list(places) or None, asked, "study")
+    return {name: scope_of(STUDIES[name], images=images, along=places.get(name), quick=quick) for name in asked}
 
 
 def chosen(names: Sequence[str] | None, offered: Sequence[str], what: str = "method") -> list[str]:
