@@ -7,11 +7,13 @@ import math
 import pytest
 import torch
 
+from attnknn.cli import bench
 from attnknn.errors import AttnKNNError
 from attnknn.study import gpu_bench
-from attnknn.study.gpu_bench import ATTENTIONS, SEARCHES, AttentionSize, SearchSize, run_gpu_bench
+from attnknn.study.gpu_bench import ATTENTIONS, SEARCHES, AttentionSize, SearchSize, TrainingSize, run_gpu_bench
 
 SEARCH, ATTENTION = SearchSize(500, 100, 16, 4), AttentionSize(30, 2, 2, 8, 3)
+TRAINING = TrainingSize(40, pixels=16, epochs=2, compiled=False)
 
 
 @pytest.fixture(autouse=True)
@@ -20,13 +22,17 @@ def quick(monkeypatch):
 
 
 def measured(**changed):
-    return run_gpu_bench([SEARCH], [ATTENTION], device="cpu", backend="torch", **changed)
+    given = {"trainings": [], "device": "cpu", "backend": "torch", **changed}
+    return run_gpu_bench([SEARCH], [ATTENTION], **given)
 
 
 def test_the_report_has_a_number_for_everything():
     said = []
-    report = measured(say=said.append)
-    assert said == ["search 500x100x16", "attention N=30"]
+    report = measured(trainings=[TRAINING], say=said.append)
+    assert said == ["search 500x100x16", "attention N=30", "epoch of 40 images"]
+    trained = report["milliseconds"]["epoch of 40 images"]
+    assert set(trained) == {"ours", "cnn"}
+    assert all(0 < each < math.inf for each in trained.values())
     search, attention = report["milliseconds"]["search 500x100x16"], report["milliseconds"]["attention N=30"]
     assert set(search) == {"ours", "ours, float32", "torch", "floor"}
     assert all(0 < each < math.inf for each in search.values())
@@ -36,6 +42,13 @@ def test_the_report_has_a_number_for_everything():
         assert all(0 < each < math.inf for each in attention[direction].values())
         assert set(report["mib"]["attention N=30"][direction]) == {"ours", "gather", "sdpa"}
     assert report["config"]["searches"][0] == {"keys": 500, "queries": 100, "dim": 16, "k": 4}
+
+
+def test_the_command_shows_a_table_of_each_kind(capsys):
+    bench.show(measured(trainings=[TRAINING]))
+    shown = capsys.readouterr().out
+    for words in ("share of the floor", "sdpa, MiB", "epoch of 40 images"):
+        assert words in " ".join(shown.split())
 
 
 def test_the_sizes_are_those_of_the_published_table():
@@ -72,5 +85,5 @@ def test_attention_that_keeps_other_tokens_is_refused(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_the_kernels_are_measured():
-    report = run_gpu_bench([SearchSize(5000, 500, 64, 16)], [AttentionSize(100, 4)])
+    report = run_gpu_bench([SearchSize(5000, 500, 64, 16)], [AttentionSize(100, 4)], [])
     assert report["mib"]["attention N=100"]["backward"]["ours"] > 0

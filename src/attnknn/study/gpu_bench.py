@@ -1,5 +1,6 @@
 """Time and memory of the fused kernels: search and token attention, beside torch's way and a floor.
 
+What an epoch of training takes that compares each image with the whole bank stands beside one of a plain CNN.
 Each number is the median over rounds, after rounds that compile and warm up. The answers are checked as well: what
 is fast and wrong is not measured, it is refused.
 """
@@ -13,6 +14,7 @@ from functools import partial
 from statistics import median
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -21,6 +23,9 @@ from attnknn.errors import AttnKNNError
 from attnknn.ops import exact_topk, prepare
 from attnknn.ops.backends import Backend
 from attnknn.ops.token_attention import knn_attention
+from attnknn.train.image_settings import ImageOptions
+from attnknn.train.images import train_images
+from attnknn.train.rows import Rows
 from attnknn.vit.bench import gathered
 
 _CHECKED: Final = 256  # queries whose neighbors are compared with those that torch finds
@@ -60,13 +65,31 @@ class AttentionSize:
         return f"attention N={self.tokens}"
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingSize:
+    """Training of a ResNet-18 that is measured."""
+
+    images: int
+    pixels: int = 32
+    classes: int = 10
+    epochs: int = 4
+    compiled: bool = True
+
+    @property
+    def name(self) -> str:
+        """As the report has it."""
+        return f"epoch of {self.images} images"
+
+
 SEARCHES: Final = (SearchSize(50_000, 50_000), SearchSize(1_281_167, 10_000))
+TRAININGS: Final = (TrainingSize(50_000),)
 ATTENTIONS: Final = tuple(AttentionSize(*each) for each in ((197, 256), (1024, 64), (4096, 8), (16_384, 1)))
 
 
 def run_gpu_bench(
     searches: Sequence[SearchSize] = SEARCHES,
     attentions: Sequence[AttentionSize] = ATTENTIONS,
+    trainings: Sequence[TrainingSize] = TRAININGS,
     *,
     device: str = "cuda",
     backend: Backend = "triton",
@@ -77,6 +100,7 @@ def run_gpu_bench(
     Args:
         searches: What to search.
         attentions: What to attend.
+        trainings: What to train.
         device: Where.
         backend: Of ours; anything but ``triton`` is for trying this out.
         say: Is told what comes next.
@@ -91,7 +115,11 @@ def run_gpu_bench(
     for attention in attentions:
         say(attention.name)
         milliseconds[attention.name], mib[attention.name] = _attention(attention, where, backend)
-    config = {"searches": [asdict(each) for each in searches], "attentions": [asdict(each) for each in attentions]}
+    for training in trainings:
+        say(training.name)
+        milliseconds[training.name] = _training(training, device)
+    asked: dict[str, Sequence[Any]] = {"searches": searches, "attentions": attentions, "trainings": trainings}
+    config = {name: [asdict(each) for each in some] for name, some in asked.items()}
     return {"config": config, "milliseconds": milliseconds, "mib": mib, "share_of_floor": share}
 
 
@@ -156,6 +184,20 @@ def _attention(
             seconds[direction][name] = _timed(work, device)
             memory[direction][name] = _peak(work, device)
     return seconds, memory
+
+
+def _training(size: TrainingSize, device: str) -> dict[str, float]:
+    """An epoch of ours, leave-one-out over the whole bank, and of a CNN; the first compiles and does not count."""
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (size.images, size.pixels, size.pixels, 3), dtype=np.uint8)
+    labels = draw.integers(0, size.classes, size.images)
+    rows = Rows(images, labels, np.ones(size.images), np.full(size.images, -1))
+    found = {}
+    for name, weight in (("ours", 1.0), ("cnn", 0.0)):
+        options = ImageOptions(epochs=size.epochs, candidates=1.0, nca=weight, compile=size.compiled)
+        history = train_images(rows, None, classes=size.classes, options=options, seed=0, device=device).history
+        found[name] = 1e3 * median(epoch["seconds"] for epoch in history.epochs if epoch["epoch"] > 1)
+    return found
 
 
 @torch.no_grad()
