@@ -13,57 +13,36 @@ DEAD = tl.constexpr(-(2**63))  # below every key: there is none
 LAST = tl.constexpr(2**31 - 1)
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # of all numbers; minus infinity hides a key
 
-# Four keys at a time: mostly none of them is to be written down, and that is all there is to see. The place of one
-# is what the list holds, and the keys of the tile before it.
-_WRITE = tl.constexpr(
-    """{
-    .reg .pred p<4>, q<2>, some;
-    .reg .b32 bit, below, place<4>;
-    .reg .b64 to<4>;
-    mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;
-    setp.geu.f32 p0, $4, $8;
-    setp.geu.f32 p1, $5, $9;
-    setp.geu.f32 p2, $6, $10;
-    setp.geu.f32 p3, $7, $11;
-    or.pred q0, p0, p1;
-    or.pred q1, p2, p3;
-    or.pred some, q0, q1;
-    @!some bra NONE;
-    and.b32 bit, $12, 31;
-    bmsk.clamp.b32 below, 0, bit;
-    and.b32 below, below, $16;
-    popc.b32 place0, below;
-    add.u32 place0, place0, $20;
-    setp.lt.and.u32 p0, place0, $28, p0;
-    mad.wide.u32 to0, place0, 8, $24;
-    @p0 st.global.v2.b32 [to0 + 8], {$12, $4};
-    and.b32 bit, $13, 31;
-    bmsk.clamp.b32 below, 0, bit;
-    and.b32 below, below, $17;
-    popc.b32 place1, below;
-    add.u32 place1, place1, $21;
-    setp.lt.and.u32 p1, place1, $29, p1;
-    mad.wide.u32 to1, place1, 8, $25;
-    @p1 st.global.v2.b32 [to1 + 8], {$13, $5};
-    and.b32 bit, $14, 31;
-    bmsk.clamp.b32 below, 0, bit;
-    and.b32 below, below, $18;
-    popc.b32 place2, below;
-    add.u32 place2, place2, $22;
-    setp.lt.and.u32 p2, place2, $30, p2;
-    mad.wide.u32 to2, place2, 8, $26;
-    @p2 st.global.v2.b32 [to2 + 8], {$14, $6};
-    and.b32 bit, $15, 31;
-    bmsk.clamp.b32 below, 0, bit;
-    and.b32 below, below, $19;
-    popc.b32 place3, below;
-    add.u32 place3, place3, $23;
-    setp.lt.and.u32 p3, place3, $31, p3;
-    mad.wide.u32 to3, place3, 8, $27;
-    @p3 st.global.v2.b32 [to3 + 8], {$15, $7};
-    NONE:
-    }"""
-)
+
+def _assembler() -> str:
+    """Writes down those of four keys that reach their floors.
+
+    Mostly none of them does, and that is all there is to see. The place of one is what the list holds, and the
+    keys of the tile before it. Operands, four of each: nothing, scores, floors, columns, words of which keys of the
+    row reach its floor, counts, lists, places that there are.
+    """
+    none, score, floor, column, word, count, rows, places = range(0, 32, 4)
+    each = range(4)
+    return "\n".join(
+        [
+            "{ .reg .pred p<4>, some; .reg .b32 below, place; .reg .b64 to;",
+            *(f"mov.b32 ${none + at}, 0;" for at in each),
+            *(f"setp.geu.f32 p{at}, ${score + at}, ${floor + at};" for at in each),
+            "or.pred some, p0, p1; or.pred some, some, p2; or.pred some, some, p3;",
+            "@!some bra NONE;",
+            *(
+                f"and.b32 below, ${column + at}, 31; bmsk.clamp.b32 below, 0, below; "
+                f"and.b32 below, below, ${word + at}; popc.b32 place, below; add.u32 place, place, ${count + at}; "
+                f"setp.lt.and.u32 p{at}, place, ${places + at}, p{at}; mad.wide.u32 to, place, 8, ${rows + at}; "
+                f"@p{at} st.global.v2.b32 [to + 8], {{${column + at}, ${score + at}}};"
+                for at in each
+            ),
+            "NONE: }",
+        ]
+    )
+
+
+_WRITE = tl.constexpr(_assembler())
 
 
 @triton.jit

@@ -42,11 +42,11 @@ def admitted(scores, columns, best, beside, floor):
 
 @triton.jit
 def searched(
+    padding,
+    candidates,
     asked,
     own_k,
     k_row,
-    padding,
-    candidates,
     rows,
     asking,
     keys,
@@ -100,10 +100,10 @@ def searched(
 
 @triton.jit
 def _tile(
+    padding,
     asked,
     own_k,
     k_row,
-    padding,
     rows,
     start,
     keys,
@@ -138,10 +138,10 @@ def _tile(
 
 @triton.jit
 def looked_up(
+    padding,
     asked,
     own_k,
     k_row,
-    padding,
     rows,
     asking,
     lists,
@@ -164,80 +164,32 @@ def looked_up(
     most = tl.full((ROWS, COLUMNS), float("-inf"), tl.float32)
     for start in range(0, whole, COLUMNS):
         scores = _tile(
-            asked,
-            own_k,
-            k_row,
             padding,
-            rows,
-            start,
-            keys,
-            dim,
-            DIM,
-            COLUMNS,
-            True,
-            EVEN,
-            HAS_PADDING,
-            CAUSAL,
-            PRECISION,
+            *(asked, own_k, k_row, rows, start, keys, dim),
+            *(DIM, COLUMNS, True, EVEN, HAS_PADDING, CAUSAL, PRECISION),
         )
         most = tl.maximum(most, scores)
     if whole < stop:
         scores = _tile(
-            asked,
-            own_k,
-            k_row,
             padding,
-            rows,
-            whole,
-            keys,
-            dim,
-            DIM,
-            COLUMNS,
-            False,
-            EVEN,
-            HAS_PADDING,
-            CAUSAL,
-            PRECISION,
+            *(asked, own_k, k_row, rows, whole, keys, dim),
+            *(DIM, COLUMNS, False, EVEN, HAS_PADDING, CAUSAL, PRECISION),
         )
         most = tl.maximum(most, scores)
     floor = tl.where(asking, of_rank(most, KEPT, INTERPRETED), float("inf"))
     count = tl.zeros((ROWS,), tl.int32)
     for start in range(0, whole, COLUMNS):
         scores = _tile(
-            asked,
-            own_k,
-            k_row,
             padding,
-            rows,
-            start,
-            keys,
-            dim,
-            DIM,
-            COLUMNS,
-            True,
-            EVEN,
-            HAS_PADDING,
-            CAUSAL,
-            PRECISION,
+            *(asked, own_k, k_row, rows, start, keys, dim),
+            *(DIM, COLUMNS, True, EVEN, HAS_PADDING, CAUSAL, PRECISION),
         )
         count = write(scores, start, floor, lists, count, RANKS, INTERPRETED)
     if whole < stop:
         scores = _tile(
-            asked,
-            own_k,
-            k_row,
             padding,
-            rows,
-            whole,
-            keys,
-            dim,
-            DIM,
-            COLUMNS,
-            False,
-            EVEN,
-            HAS_PADDING,
-            CAUSAL,
-            PRECISION,
+            *(asked, own_k, k_row, rows, whole, keys, dim),
+            *(DIM, COLUMNS, False, EVEN, HAS_PADDING, CAUSAL, PRECISION),
         )
         count = write(scores, whole, floor, lists, count, RANKS, INTERPRETED)
     tl.store(lists, count.to(tl.int64), mask=asking)
