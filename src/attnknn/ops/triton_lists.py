@@ -18,8 +18,8 @@ def _assembler() -> str:
     """Writes down those of four keys that reach their floors.
 
     Mostly none of them does, and that is all there is to see. The place of one is what the list holds, and the
-    keys of the tile before it. Operands, four of each: nothing, scores, floors, columns, words of which keys of the
-    row reach its floor, counts, lists, places that there are.
+    keys of the tile before it. Operands, four of each: nothing, scores, floors, columns, words of which keys of
+    the row reach its floor, counts, lists, places that there are.
     """
     none, score, floor, column, word, count, rows, places = range(0, 32, 4)
     each = range(4)
