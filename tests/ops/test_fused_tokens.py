@@ -6,9 +6,10 @@ import logging
 
 import pytest
 import torch
+from functorch.compile import aot_function, nop
 
 from attnknn.errors import InvalidInput
-from attnknn.ops import backends
+from attnknn.ops import backends, fused_tokens
 from attnknn.ops.token_attention import knn_attention, nearest_attention
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -289,6 +290,22 @@ def test_what_is_not_a_number_stays_visible():
         want, got = (knn_attention(*given, 5, backend=backend) for backend in ("torch", "triton"))
         assert got.isnan().any()
         assert torch.equal(want.isnan(), got.isnan())
+
+
+def test_a_compiler_that_traces_the_gradient_meets_operations_only():
+    q, k, v = drawn(heads=2)
+    factor = torch.ones(8, 5, device=DEVICE, requires_grad=True)
+
+    def asked(q, k, v, factor):
+        return fused_tokens._forward(q, k, v, factor, None, None, None, 5, 0.3, False, True, False)[0]
+
+    traced = aot_function(asked, fw_compiler=nop, bw_compiler=nop)  # with tensors that hold no numbers
+    got, want = (each(q, k, v, factor) for each in (traced, asked))
+    assert torch.equal(got, want)
+    for one, other in zip(
+        *(torch.autograd.grad(each.square().sum(), (q, k, v, factor)) for each in (got, want)), strict=True
+    ):
+        torch.testing.assert_close(one, other)
 
 
 def test_second_derivatives_are_refused_in_words():

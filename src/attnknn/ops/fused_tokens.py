@@ -6,6 +6,7 @@ first of them runs: where it is not installed, nothing here is called.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -225,7 +226,8 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
-        return _slopes(ctx, grad)
+        # The operation refuses to be differentiated again, which is asked of it where gradients are recorded.
+        return _slopes(_backward if torch.is_grad_enabled() else _run_back, ctx, grad)
 
 
 @torch.library.custom_op("attnknn::token_attention", mutates_args=())
@@ -304,9 +306,13 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, T
     ctx.told = told
 
 
-def _slopes(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+def _named_slopes(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+    # Nothing but the operation: a compiler may come by with tensors that hold no numbers.
+    return _slopes(_backward, ctx, grad)
+
+
+def _slopes(run: Callable[..., tuple[Tensor, ...]], ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     q, k, v, factors, keep, indices, weights = ctx.saved_tensors
-    run = _backward if torch.is_grad_enabled() or torch.compiler.is_compiling() else _run_back  # it refuses
     to_q, to_k, to_v, to_factors = run(grad, q, k, v, factors, keep, indices, weights, *ctx.told)
     return to_q, to_k, to_v, None if factors is None else to_factors, *[None] * 8
 
@@ -315,7 +321,7 @@ def _refuse(ctx: Any, *_: Any) -> tuple[Any, ...]:
     raise InvalidInput("the fused kernel has no second derivatives; knn_attention(backend='torch') has them")
 
 
-_forward.register_autograd(_slopes, setup_context=_remember)
+_forward.register_autograd(_named_slopes, setup_context=_remember)
 _backward.register_autograd(_refuse)
 
 
