@@ -141,6 +141,13 @@ def test_a_device_that_is_not_there_is_a_reason():
     assert "toaster" in measure(Place("exact", 500, 8, "toaster"))["not_run"]
 
 
+def test_a_run_whose_time_is_over_measures_nothing_and_the_next_one_does(tmp_path):
+    place = Place("exact", 500, 8)
+    late = run_places(tmp_path, [place], lambda _: None, late=lambda: "no time")
+    assert late == {place.name: {"not_run": "no time"}}
+    assert "not_run" not in run_places(tmp_path, [place], lambda _: None)[place.name]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_no_cuda_is_a_reason():
     assert measure(Place("exact", 500, 8, "cuda"))["not_run"].startswith("this machine has no device 'cuda'")

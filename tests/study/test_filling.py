@@ -74,6 +74,21 @@ def test_what_another_run_has_is_left_to_it_and_done_only_if_it_was_not(asked, t
     assert any("logistic, seed 0: cell 2 of 2" in each for each in told)
 
 
+def test_once_its_time_is_over_a_run_begins_nothing_and_tells_what_is_not_run(asked, tmp_path, capsys):
+    how = {"seeds": [0], "out": tmp_path / "run", "device": "cpu", "commit": "c"}
+    run_study(*asked, methods=["sklearn-knn"], **how)
+    found = run_study(*asked, methods=METHODS_HERE, minutes=0, **how)
+    assert (found.failed, found.report["missing"]) == ({}, [])
+    assert set(found.report["methods"]) == {"sklearn-knn"}
+    assert found.report["not_run"] == {"logistic-0": "no time was left of 0 minutes"}
+    assert "not run: logistic-0: no time was left" in (tmp_path / "run" / "index.html").read_text()
+    tell(STUDIES["main"], found, tmp_path / "run", None, as_json=False)
+    assert "not run: logistic-0: no time was left" in " ".join(capsys.readouterr().out.split())
+    later = run_study(*asked, methods=METHODS_HERE, minutes=60, **how)
+    assert later.report["not_run"] == {}
+    assert set(later.report["methods"]) == set(METHODS_HERE)
+
+
 def test_what_another_run_has_done_is_not_done_again(asked, tmp_path, monkeypatch):
     study(asked, tmp_path / "other")
     out, told = tmp_path / "run", []

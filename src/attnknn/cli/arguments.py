@@ -150,6 +150,12 @@ Studies = Annotated[
     str | None,
     typer.Option(metavar="A,B,...", help="Some of the studies, such as noise,imbalance; all when left out."),
 ]
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        metavar="M", min=0, help="Begin nothing after so many, and tell what was not run; 0 only reports."
+    ),
+]
 Along = Annotated[
     str | None,
     typer.Option(

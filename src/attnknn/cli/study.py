@@ -69,6 +69,7 @@ def command(study: Study) -> Callable[..., None]:
         data_dir: arguments.DataDir = None,
         device: arguments.Device = "auto",
         commit: arguments.Commit = None,
+        minutes: arguments.Minutes = None,
         keep: arguments.Keep = None,
         save: arguments.Save = None,
         epochs: arguments.ImageEpochs = None,
@@ -85,7 +86,7 @@ def command(study: Study) -> Callable[..., None]:
         what = {"test_share": test_share, "members": members, "k": k, "quick": quick, "source": recipe,
                 "noise": Noise(noise, noise_kind.value)}  # fmt: skip
         how = {"seeds": _seeds(first_seed, seeds, quick=quick), "device": device, "commit": commit,
-               "also": _also(figures=figures, pdf=pdf), "methods": scope.methods,
+               "minutes": minutes, "also": _also(figures=figures, pdf=pdf), "methods": scope.methods,
                "points": scope.points, "keep": kept}  # fmt: skip
         images = {"epochs": epochs, "compile": compiled or None, "image_size": image_size}
         tell(study, given.run("run_study", images, what, how), out, save, as_json=as_json)
@@ -125,6 +126,7 @@ def run_all_studies(
     data_dir: arguments.DataDir = None,
     device: arguments.Device = "auto",
     commit: arguments.Commit = None,
+    minutes: arguments.Minutes = None,
     save: arguments.Save = None,
     epochs: arguments.ImageEpochs = None,
     image_size: arguments.ImageSize = None,
@@ -147,7 +149,7 @@ def run_all_studies(
     given.check(resume=resume)
     what = {"test_share": test_share, "members": members, "quick": quick, "source": recipe}
     how = {"seeds": _seeds(first_seed, seeds, quick=quick), "device": device, "commit": commit,
-           "also": _also(figures=figures, pdf=pdf), "scopes": scopes}  # fmt: skip
+           "minutes": minutes, "also": _also(figures=figures, pdf=pdf), "scopes": scopes}  # fmt: skip
     images = {"epochs": epochs, "compile": compiled or None, "image_size": image_size}
     tell(EVERYTHING, given.run("run_all", images, what, how), out, save, as_json=as_json)
 

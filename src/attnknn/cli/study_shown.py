@@ -43,6 +43,7 @@ def _show_all(study: Study, report: Mapping[str, Any], out: Path) -> None:
 
 
 def _show(study: Study, report: Mapping[str, Any]) -> None:
+    from attnknn.study.answers import by_reason
     from attnknn.study.verdicts import of_leads
 
     config, seeds = report["config"], len(report["seeds"])
@@ -65,8 +66,8 @@ def _show(study: Study, report: Mapping[str, Any]) -> None:
         ]
         screen.table(["method", *shown.values(), "fit s"], body)
     _show_found(report)
-    for cell, reason in report["not_run"].items():
-        screen.line(f"{cell} not run: {reason}")
+    for sentence in by_reason(report["not_run"]):
+        screen.line(sentence)
     for note in report["notes"]:
         screen.line(f"note: {note}")
     for cells in report["identical"]:

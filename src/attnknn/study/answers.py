@@ -152,7 +152,19 @@ _ANSWERS: Final[Mapping[str, tuple[str, Callable[[Mapping[str, Any]], list[str]]
 
 
 def not_run(report: Mapping[str, Any]) -> list[str]:
-    """A line for each cell and each search that was not run, with the reason."""
+    """Cells and searches that were not run, a line for each reason."""
     found = {**report["not_run"], **report["failed"], **dict.fromkeys(report["missing"], "not asked for yet")}
     found |= {name: each["not_run"] for name, each in report.get("places", {}).items() if "not_run" in each}
-    return [f"not run: {name}: {why}" for name, why in found.items()]
+    return by_reason(found)
+
+
+def by_reason(unrun: Mapping[str, str]) -> list[str]:
+    """A line for each reason, with what was not run for it.
+
+    >>> by_reason({"cnn-0": "too slow", "hgb-0": "not installed", "cnn-1": "too slow"})
+    ['not run: cnn-0, cnn-1: too slow', 'not run: hgb-0: not installed']
+    """
+    names: dict[str, list[str]] = {}
+    for name, why in unrun.items():
+        names.setdefault(why, []).append(name)
+    return [f"not run: {', '.join(some)}: {why}" for why, some in names.items()]

@@ -73,6 +73,7 @@ def run(
     seeds: int | Sequence[int] | None = None,
     out: str | PathLike[str] | None = None,
     device: str = "auto",
+    minutes: float | None = None,
     data_dir: str | PathLike[str] | None = None,
     also: Collection[Extra] = FIGURES,
     say: Say = lambda text: None,
@@ -88,6 +89,7 @@ def run(
         seeds: How many, or which; None takes 5, or 2 for a quick recipe.
         out: Folder for cells, report, page and tables; what it has already is not run again. None keeps nothing.
         device: Where our methods run.
+        minutes: After so many nothing is begun, and what is left is told as not run.
         data_dir: Folder of the data sets' files; else ATTNKNN_DATA.
         also: ``figures`` draws them as .png beside .svg, where there is matplotlib; ``pdf`` writes ``report.pdf``.
         say: Hears what is being done and how long it may take.
@@ -107,7 +109,8 @@ def run(
     which = range(2 if quick else 5) if seeds is None else range(seeds) if isinstance(seeds, int) else seeds
     with tempfile.TemporaryDirectory() as nowhere:
         kept = () if out is None else also  # nobody would see what is drawn into a folder that goes
-        how: dict[str, Any] = {"seeds": which, "out": Path(out or nowhere), "device": device, "also": kept}
+        how: dict[str, Any] = {"seeds": which, "out": Path(out or nowhere), "device": device, "also": kept,
+                               "minutes": minutes}  # fmt: skip
         if recipe.study == EVERYTHING.name:
             if methods is not None or along is not None:
                 raise InvalidInput("all studies run as usual; name one of them to choose its methods or places")

@@ -197,7 +197,11 @@ def recall(found: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
 
 
 def run_places(
-    folder: Path, places: Sequence[Place], say: Callable[[str], None], since: float = math.inf
+    folder: Path,
+    places: Sequence[Place],
+    say: Callable[[str], None],
+    since: float = math.inf,
+    late: Callable[[], str | None] = lambda: None,
 ) -> dict[str, dict[str, Any]]:
     """Measure the places that have no file in a folder yet; one that was not run is tried again.
 
@@ -206,6 +210,7 @@ def run_places(
         places: What to measure.
         say: Hears what is being done.
         since: What was not run since then, as ``time.time`` tells it, is not tried again.
+        late: Tells why nothing more is measured; None while something may be.
     """
     found = {}
     for at, place in enumerate(places):
@@ -213,7 +218,7 @@ def run_places(
         known = json.loads(path.read_text()) if path.exists() else {"not_run": "not tried"}
         if "not_run" in known and not (path.exists() and path.stat().st_mtime > since):
             say(f"{place.name}: place {at + 1} of {len(places)}")
-            known = measure(place)
+            known = measure(place) if (why := late()) is None else {"not_run": why}
             write_json(path, known)
         found[place.name] = known
     return found

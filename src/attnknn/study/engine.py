@@ -45,6 +45,7 @@ def run_study(
     points: Sequence[Point] = (PLAIN_POINT,),
     device: str = "auto",
     commit: str | None = None,
+    minutes: float | None = None,
     keep: Sequence[str] = (),
     also: Collection[Extra] = (),
     say: Say = lambda text: None,
@@ -63,6 +64,7 @@ def run_study(
         points: Each gives every method that has a meaning there a cell.
         device: Where our methods run.
         commit: The commit of the source, where there is no git to ask.
+        minutes: After so many no cell is begun, and what is left is told as not run; the next run goes on with it.
         keep: Methods whose models are saved in ``out / "models"``, as ``method-seed``.
         also: ``figures`` draws them as .png too, where there is matplotlib; ``pdf`` writes ``report.pdf``.
         say: Hears what is being done and how long it may take.
@@ -70,7 +72,7 @@ def run_study(
     Raises:
         InvalidInput: Something that no cell could mend, such as a folder of another study.
     """
-    machine = Machine.here(device, commit)
+    machine = Machine.here(device, commit, minutes)
     _check(task, recipe, seeds, also)
     plan = Plan.of(recipe, Scope(methods, points), seeds, out, keep)
     turn, closing = Turn.of(out), Closing(task, machine, also, say)
@@ -89,6 +91,7 @@ def run_all(
     out: Path,
     device: str = "auto",
     commit: str | None = None,
+    minutes: float | None = None,
     also: Collection[Extra] = (),
     say: Say = lambda text: None,
 ) -> Outcome:
@@ -104,13 +107,14 @@ def run_all(
         out: As in ``run_study``.
         device: As in ``run_study``.
         commit: As in ``run_study``.
+        minutes: As in ``run_study``.
         also: As in ``run_study``.
         say: As in ``run_study``.
 
     Raises:
         InvalidInput: As in ``run_study``.
     """
-    machine, watch = Machine.here(device, commit), Stopwatch()
+    machine, watch = Machine.here(device, commit, minutes), Stopwatch()
     _check(task, recipe, seeds, also)
     Cells.open(out, recipe)
     plans = [Plan.of(replace(recipe, study=name), scope, seeds, out / name) for name, scope in scopes.items()]
@@ -164,7 +168,7 @@ def _finished(plan: Plan, failed: Mapping[str, str], how: Closing) -> tuple[dict
     if recipe.study == "efficiency":
         places = PLACES if recipe.most_rows is None else quick_places()
         with claimed(out / CLAIMS / "places", wait=True):  # two that measure at once would measure each other
-            told["places"] = run_places(out / "places", places, how.say, how.machine.began)
+            told["places"] = run_places(out / "places", places, how.say, how.machine.began, how.machine.late)
     told["notes"] = notes_of(told, recipe, how.task, plan.scope, told["seeds"])
     told["notes"] += [why] if (why := not_drawn(how.also)) is not None else []
     report = record.recorded(told, given_commit=how.machine.commit)

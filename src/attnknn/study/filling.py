@@ -31,16 +31,23 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """Where cells are run, as their record tells, and since when."""
+    """Where cells are run, as their record tells, since when, and for how many minutes; None is no limit."""
 
     device: str
     commit: str | None
+    minutes: float | None = None
     began: float = field(default_factory=time.time)
 
     @classmethod
-    def here(cls, device: str, commit: str | None) -> Machine:
+    def here(cls, device: str, commit: str | None, minutes: float | None = None) -> Machine:
         """This one; ``commit`` is of the source, where there is no git to ask."""
-        return cls(search_device(device), commit or record.commit())
+        return cls(search_device(device), commit or record.commit(), minutes)
+
+    def late(self) -> str | None:
+        """Why nothing more is begun, in words; None while something may be."""
+        if self.minutes is None or time.time() < self.began + 60 * self.minutes:
+            return None
+        return f"no time was left of {self.minutes:g} minutes"
 
     def told(self) -> dict[str, Any]:
         """Part of a cell."""
@@ -158,6 +165,11 @@ class Filling:
         (name, seed), plan = asked.cell, self.plans[at]
         self._done += 1
         if not plan.lacks(asked) or self._tried(at, asked):  # by another run, since this one began
+            return
+        late = self.machine.late()
+        if late is not None:
+            if not plan.cells.done(name, seed):  # it may lack its model alone
+                plan.cells.write(name, seed, {"not_run": late, **self.machine.told()})
             return
         study = f"{plan.cells.recipe.study}: " if len(self.plans) > 1 else ""
         ahead = [some for part, some in self._parts.items() if part not in self._taken]
