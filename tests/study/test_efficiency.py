@@ -26,6 +26,7 @@ from attnknn.study.efficiency import (
     measure_here,
     quick_places,
     recall,
+    run_places,
     table,
 )
 from attnknn.study.timing import STAGES, overhead, stages, timed

@@ -80,10 +80,10 @@ def test_once_its_time_is_over_a_run_begins_nothing_and_tells_what_is_not_run(as
     found = run_study(*asked, methods=METHODS_HERE, minutes=0, **how)
     assert (found.failed, found.report["missing"]) == ({}, [])
     assert set(found.report["methods"]) == {"sklearn-knn"}
-    assert found.report["not_run"] == {"logistic-0": "no time was left of 0 minutes"}
-    assert "not run: logistic-0: no time was left" in (tmp_path / "run" / "index.html").read_text()
+    assert found.report["not_run"] == {"logistic-0": "only a report was asked for"}
+    assert "not run: logistic-0: only a report" in (tmp_path / "run" / "index.html").read_text()
     tell(STUDIES["main"], found, tmp_path / "run", None, as_json=False)
-    assert "not run: logistic-0: no time was left" in " ".join(capsys.readouterr().out.split())
+    assert "not run: logistic-0: only a report" in " ".join(capsys.readouterr().out.split())
     later = run_study(*asked, methods=METHODS_HERE, minutes=60, **how)
     assert later.report["not_run"] == {}
     assert set(later.report["methods"]) == set(METHODS_HERE)
