@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attnknn.study.points import BANK, method_of
 from attnknn.study.published import published
+from attnknn.study.recipe import CORRECTED
 from attnknn.study.verdicts import JUDGED, short, verdict
 
 Report = Mapping[str, Any]
@@ -60,6 +63,65 @@ def taught(reports: Sequence[Report]) -> str:
             "",
         ]
     return "\n".join(lines)
+
+
+def along(reports: Sequence[Report]) -> str:
+    """Accuracy and NLL of each method at every place of an axis, what was found, and what was not run."""
+    lines = []
+    for report in reports:
+        points = sorted(report["points"], key=lambda name: _place(report["points"][name]))
+        methods = list(dict.fromkeys(method_of(name) for name in report["methods"]))
+        lines += [
+            f"**{report['config']['data']}**, {report['study']}, {len(report['seeds'])} seeds, accuracy / NLL:",
+            "",
+            f"| method | {' | '.join(name or 'as they are' for name in points)} |",
+            f"|{'---|' * (len(points) + 1)}",
+            *(f"| `{name}` | {' | '.join(_at(report, name, point) for point in points)} |" for name in methods),
+            "",
+            *(f"- {sentence}" for sentence in [*_found(report), *_unrun(report)]),
+            f"- repeat: `{re.sub(' --minutes [0-9.]+', '', report['command'])}`",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _place(point: Mapping[str, Any]) -> tuple[bool, bool, str, float]:
+    """The plain place first, then lines, those of the bank alone last, each away from what is plain."""
+    line = point["line"]
+    return bool(line), line.endswith(BANK), line, -point["at"] if line.startswith("tail") else point["at"]
+
+
+def _at(report: Report, method: str, point: str) -> str:
+    name = f"{method}@{point}" if point else method
+    found = report["methods"].get(name)
+    if found is None:
+        return "-"
+    seeds = sum(each is not None for each in found["accuracy"]["values"])
+    few = f" ({seeds} seed{'s' * (seeds > 1)})" * (seeds < len(report["seeds"]))
+    return f"{estimate(found['accuracy'])} / {short(found['nll']['mean'])}{few}"
+
+
+def _found(report: Report) -> list[str]:
+    """What the attention was found to be better or worse than, in accuracy or NLL, at a place of the axis.
+
+    With a correction of the prior it is compared with others that have one.
+    """
+    return [
+        verdict(name, other, JUDGED[metric], gap)
+        for name, others in report["differences"].items()
+        if method_of(name) in ("attention", f"attention{CORRECTED}")
+        for other, gaps in others.items()
+        if (CORRECTED in name) == (CORRECTED in other)
+        for metric, gap in gaps.items()
+        if metric in ("accuracy", "nll") and (gap["low"] or 0) * (gap["high"] or 0) > 0
+    ]
+
+
+def _unrun(report: Report) -> list[str]:
+    reasons: dict[str, int] = {}
+    for why in report["not_run"].values():
+        reasons[why] = reasons.get(why, 0) + 1
+    return [f"not run: {count} cells, {why}" for why, count in reasons.items()]
 
 
 def _three(report: Report, name: str) -> str:

@@ -250,6 +250,9 @@ def updated(page: str, results: Path) -> str:
         "image-details": lambda: image_tables.details(recorded(results, data=image_tables.DATA)),
         "image-noise": lambda: image_tables.details(recorded(results, "noise-sym-40", image_tables.DATA)),
         "image-new-class": lambda: image_tables.taught(recorded(results, "new-class", image_tables.DATA)),
+        "image-axes": lambda: image_tables.along(
+            [each for study in ("noise", "imbalance") for each in recorded(results, study, image_tables.DATA)]
+        ),
         "vit-short": lambda: vit_tables.summary(token_layers(results, vit_tables.DATA)),
         "vit": lambda: vit_tables.details(token_layers(results, vit_tables.DATA)),
         "vit-224": lambda: vit_tables.beside(token_layers(results, ("cifar10-224",))),
