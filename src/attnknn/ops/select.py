@@ -8,6 +8,7 @@ chunks or the device, and ties go to the lower row.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -26,6 +27,7 @@ MEMORY_BUDGET: Final = 256 * 2**20
 NO_ROW: Final = torch.iinfo(torch.int64).max
 """Stands where there is no neighbor. It is out of every range: indexing with it raises."""
 
+_LOG: Final = logging.getLogger(__name__)
 _QUERIES = 1024  # queries per product at most
 _FEWEST = 128  # and at least: fewer would make the product slow
 _FEW = 16  # queries that are looked at without groups
@@ -198,6 +200,7 @@ def _by_kernels(
     lowest = torch.finfo(torch.float32).min  # nothing else was found, or is
     unsure = (~(found.reach < floor) & (found.reach > lowest)).nonzero().flatten()
     if len(unsure):
+        _LOG.debug("%s of %s queries are looked at again", len(unsure), len(queries))
         left = pairs.of_queries(leave_out, unsure, len(queries))
         if len(unsure) >= fused_search.FEWEST and count < fused_search.MOST_CANDIDATES < keys.rows:
             again = _by_kernels(queries[unsure], keys, k, left, left_out, budget, fused_search.MOST_CANDIDATES)
