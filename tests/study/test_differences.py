@@ -69,6 +69,10 @@ def test_an_interval_reaches_as_far_as_seeds_and_rows_do_and_one_row_further():
     shaken = interval_of([0.0, 0.2], drawn, step=0.01)
     assert (shaken["low"], shaken["high"]) == (shaken["over_seeds"]["low"], shaken["over_seeds"]["high"])
     assert shaken["over_rows"] == steady["over_rows"]
+    shared = interval_of([0.0, 0.2], drawn, step=0.01, shared=True)
+    for end in ("low", "high"):
+        squares = [(shaken[kind][end] - shaken["mean"]) ** 2 for kind in ("over_seeds", "over_rows")]
+        assert (shared[end] - shaken["mean"]) ** 2 == pytest.approx(sum(squares))
     assert np.isnan(interval_of([0.1], drawn)["low"])
     holes = interval_of([0.1, 0.1], np.where(np.arange(1000) % 2, np.nan, drawn))
     assert holes["low"] == pytest.approx(np.percentile(drawn[::2], 2.5))

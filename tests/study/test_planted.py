@@ -15,7 +15,7 @@ from scipy import stats
 from attnknn import metrics
 from attnknn.metrics.scores import accuracy_of
 from attnknn.study.cells import Cells
-from attnknn.study.differences import Draws, difference, one_row
+from attnknn.study.differences import Draws, difference
 from attnknn.study.engine import run_study
 from attnknn.study.methods import METHODS
 from attnknn.study.recipe import Validation
@@ -134,7 +134,7 @@ def compared(time, seeds, tested, table, differing, gain):
         }
         for some in right
     ]
-    return difference(*values, Draws(*drawn, one_row("accuracy", rows)))
+    return difference(*values, Draws.of(*drawn, "accuracy", rows))
 
 
 DESIGNS = [(2, 30, 150, 0.1), (5, 30, 150, 0.2), (3, 30, 30, 0.05), (5, 30, 30, 0.05), (5, 300, 1000, 0.05)]
@@ -152,6 +152,33 @@ def test_an_interval_covers_the_truth_with_few_seeds_few_rows_and_rows_that_seed
     if not gain:
         assert sum("no difference found" not in each for each in said) <= binomial(0.05)[1]
     assert sum(each.startswith("a has lower") for each in said) <= binomial(0.025)[1]
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_an_interval_covers_the_truth_where_trainings_differ_as_much_as_shared_rows_do(seeds):
+    """Two methods that are alike: each training is better or worse by chance, and so are the rows for a method."""
+    rows, covered, hull = 300, 0, 0
+    spread = 0.1 / rows**0.5 * seeds**0.5  # so that the mean of the seeds errs as that of the rows does
+    counts = np.random.default_rng(1).multinomial(rows, np.full(rows, 1 / rows), 400).astype(float)
+    for time in range(2 * TIMES):
+        draw = np.random.default_rng([time, 11])
+        favored = draw.normal(0, 0.1, rows)
+        gaps = {s: favored + draw.normal(0, spread) for s in range(seeds)}
+        drawn = {s: counts @ each / rows for s, each in gaps.items()}
+        none = {s: np.zeros(len(counts)) for s in gaps}
+        tested = [np.arange(rows)] * seeds
+        found = difference(
+            {s: float(each.mean()) for s, each in gaps.items()},
+            dict.fromkeys(gaps, 0.0),
+            Draws.of(drawn, none, "nll", tested),
+        )
+        covered += found["low"] <= 0 <= found["high"]
+        ends = found["over_seeds"], found["over_rows"]
+        hull += min(each["low"] for each in ends) <= 0 <= max(each["high"] for each in ends)
+    low, _ = stats.binom.interval(0.999, 2 * TIMES, 0.95)
+    assert low <= covered
+    assert hull < covered
+    assert hull < low or seeds < 10  # the wider of two would not do
 
 
 def test_seeds_alone_would_call_a_zero_a_difference_where_they_agree_by_chance():

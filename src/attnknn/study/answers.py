@@ -13,10 +13,10 @@ from attnknn.study.verdicts import ends_of, of_leads, verdict
 _WORST: Final = ("fail", "not run", "reported", "pass")
 
 STATISTICS: Final = (
-    "Differences are paired by seed and test row. An interval reaches as far as the wider of two at each end: "
-    "Student's t over seeds, and the bootstrap over test rows, which for accuracy is one row wider at both ends. "
-    "A difference is stated where all of it lies on one side of 0. Of pairs that differ in nothing, about one in "
-    "twenty looks as if it did; with five seeds or more on the same test rows, up to one in nine."
+    "Differences are paired by seed and test row. An interval is made of two: Student's t over seeds, and the "
+    "bootstrap over test rows, which for accuracy is one row wider at both ends. Where all seeds test the same "
+    "rows, both add up as squares do, else the wider one counts at each end. A difference is stated where all of "
+    "it lies on one side of 0. Of pairs that differ in nothing, about one in twenty looks as if it did."
 )
 """How verdicts are made, for those who read them."""
 

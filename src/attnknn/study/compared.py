@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from attnknn.errors import InvalidInput
 from attnknn.study.cells import RECIPE, Cells, flat
-from attnknn.study.differences import DRAWN, Draws, difference, one_row
+from attnknn.study.differences import DRAWN, Draws, difference
 from attnknn.study.methods import METHODS
 from attnknn.study.points import method_of
 from attnknn.study.recipe import EVERYTHING, Recipe
@@ -230,7 +230,7 @@ def _drawn(kept: Sequence[Mapping[int, Arrays]], metric: str) -> Draws | None:
         return None
     first, second = ({seed: arrays[name][:draws] for seed, arrays in cells.items()} for cells in kept)
     # More draws only add to the same first ones.
-    return Draws(second, first, one_row(metric, (arrays["rows"] for arrays in kept[0].values())))
+    return Draws.of(second, first, metric, [arrays["rows"] for arrays in kept[0].values()])
 
 
 def _beyond(mine: Run, other: Run) -> dict[str, list[int]]:

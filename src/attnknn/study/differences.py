@@ -65,12 +65,26 @@ def image_pairs(methods: Sequence[str]) -> list[tuple[str, str]]:
 class Draws(NamedTuple):
     """A metric of two methods under the same draws of test rows, by seed.
 
-    ``step`` is what one row can change at most: a metric that counts rows is no finer than that.
+    ``step`` is what one row can change at most: a metric that counts rows is no finer than that. ``shared`` says
+    that all seeds test the same rows.
     """
 
     mine: Mapping[int, Floats]
     other: Mapping[int, Floats]
     step: float = 0.0
+    shared: bool = False
+
+    @classmethod
+    def of(
+        cls, mine: Mapping[int, Floats], other: Mapping[int, Floats], metric: str, tested: Sequence[Rows]
+    ) -> Draws:
+        """Those of a metric; ``tested`` are the rows of each seed."""
+        same = all(np.array_equal(np.sort(tested[0]), np.sort(each)) for each in tested[1:])
+        return cls(mine, other, one_row(metric, tested), same)
+
+    def interval(self, values: Sequence[float], drawn: Floats) -> dict[str, Any]:
+        """That of values of seeds, whose mean under the draws is ``drawn``."""
+        return interval_of(values, drawn, self.step, shared=self.shared)
 
 
 def difference(
@@ -90,36 +104,52 @@ def difference(
     seeds = sorted(set(mine) & set(other))
     if not seeds:
         return None
-    gaps = None if drawn is None else np.mean([drawn.mine[seed] - drawn.other[seed] for seed in seeds], axis=0)
-    found = interval_of([mine[seed] - other[seed] for seed in seeds], gaps, 0.0 if drawn is None else drawn.step)
+    values = [mine[seed] - other[seed] for seed in seeds]
+    if drawn is None:
+        found = interval_of(values)
+    else:
+        found = drawn.interval(values, np.mean([drawn.mine[seed] - drawn.other[seed] for seed in seeds], axis=0))
     found["seeds"] = seeds
     if set(seeds) & set(identical):
         found["identical_seeds"] = [seed for seed in seeds if seed in identical]
     return found
 
 
-def interval_of(values: Sequence[float], drawn: Floats | None = None, step: float = 0.0) -> dict[str, Any]:
+def interval_of(
+    values: Sequence[float], drawn: Floats | None = None, step: float = 0.0, *, shared: bool = False
+) -> dict[str, Any]:
     """The mean of paired values, with an interval for other seeds and other test rows.
 
-    It reaches as far as the wider of two at each end: Student's t over seeds, and the bootstrap over test rows.
-    Few seeds may agree by chance, and then the first alone would have no width.
+    It is made of two: Student's t over seeds, and the bootstrap over test rows. Where seeds have test rows of
+    their own, the first knows of rows as well, and the wider of both counts at each end: few seeds may agree by
+    chance, and then the first alone would have no width. Where seeds share them, it knows nothing of rows, and
+    both errors add up as squares do.
 
     Args:
         values: One for each seed.
         drawn: Their mean under draws of test rows; None where rows were not drawn.
         step: What one row can change at most; the second interval is that much wider at both ends.
+        shared: Whether all seeds test the same rows.
     """
     mean = seed_interval(values, LEVEL)
     found = {"mean": mean.value, "low": mean.low, "high": mean.high, "values": list(values)}
     if drawn is None:
         return found
     low, high = _percentiles(drawn, step)
-    hull = (float(np.min([mean.low, low])), float(np.max([mean.high, high])))  # what is unknown stays so
+    down, up = (
+        _joined(gaps, shared)
+        for gaps in ((mean.value - mean.low, mean.value - low), (mean.high - mean.value, high - mean.value))
+    )
     each = {
         "over_seeds": {"low": mean.low, "high": mean.high},
         "over_rows": {"low": low, "high": high, "draws": len(drawn)},
     }
-    return {**found, "low": hull[0], "high": hull[1], **each}
+    return {**found, "low": mean.value - down, "high": mean.value + up, **each}
+
+
+def _joined(gaps: tuple[float, float], shared: bool) -> float:
+    """How far an interval reaches that is made of two; what is unknown stays so."""
+    return float(np.hypot(gaps[0], np.maximum(gaps[1], 0.0)) if shared else np.max(gaps))
 
 
 def _percentiles(drawn: Floats, step: float) -> tuple[float, float]:

@@ -19,8 +19,6 @@ from attnknn.study.differences import (
     Draws,
     difference,
     image_pairs,
-    interval_of,
-    one_row,
 )
 from attnknn.study.manners import table_pairs
 from attnknn.study.methods import METHODS
@@ -118,7 +116,7 @@ def _retained(
     # A draw in which the plain method is never right has no share; it is left out.
     shares = [drawn.mine[seed] / np.where(drawn.other[seed] > 0, drawn.other[seed], np.nan) for seed in seeds]
     known = [value for value in values if value is not None]
-    return {**interval_of(known, np.mean(shares, axis=0), drawn.step), "values": list(values)}
+    return {**drawn.interval(known, np.mean(shares, axis=0)), "values": list(values)}
 
 
 def _history(done: Found, names: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
@@ -197,7 +195,7 @@ def _drawn(arrays: Arrays, names: tuple[str, str], metric: str, seeds: Sequence[
     if not seeds or any(values is None for some in each for values in some.values()):
         return None
     mine, other = ({seed: np.asarray(values) for seed, values in some.items()} for some in each)
-    return Draws(mine, other, one_row(metric, (arrays[names[0], seed]["rows"] for seed in seeds)))
+    return Draws.of(mine, other, metric, [arrays[names[0], seed]["rows"] for seed in seeds])
 
 
 def _said(done: Found, method: str, seed: int) -> str:
