@@ -154,3 +154,14 @@ def test_warnings_of_libraries_become_notes(tmp_path):
     found = process("-m", "attnknn", "fit", file, "--target", "y", "--out", tmp_path / "m")
     assert found.returncode == 0, found.stderr
     assert all(line.startswith("note: ") for line in found.stderr.splitlines())
+
+
+def test_a_log_gets_a_line_now_and_then(monkeypatch, capsys):
+    with screen.progress("starting") as say:
+        say("soon done")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(screen, "_SILENCE", 0.0)
+    with screen.progress("starting") as say:
+        say("cell 1 of 2")
+        say("cell 2 of 2")
+    assert capsys.readouterr().err.splitlines() == ["note: cell 1 of 2", "note: cell 2 of 2"]

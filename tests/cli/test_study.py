@@ -206,3 +206,14 @@ def test_importing_the_command_imports_nothing_slow():
     code = f"import sys, attnknn.cli.study; print([name for name in {slow!r} if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_a_study_that_is_interrupted_says_how_to_go_on(attnknn, tables, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attnknn.study.engine.run_study", interrupted)
+    asked = ("study", "main", "--data", tables["train"], "--target", "income", "--out", tmp_path / "run")
+    said = attnknn(*asked, *QUICK, code=130).stderr
+    assert "the same command goes on" in said
+    assert str(tmp_path / "run") in said

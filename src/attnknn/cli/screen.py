@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from rich.console import Console
 
+_SILENCE = 30.0  # seconds between two lines of a log
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -91,12 +93,27 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Any]], *, left: Sequence
 
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
-    """Show what takes a while, on a terminal only; call what comes back to say what is next."""
+    """Show what takes a while; call what comes back to say what is next.
+
+    A log, unlike a terminal, gets a line now and then, and nothing of what is done soon.
+    """
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield _logged()
         return
     with _console(stderr=True).status(printable(text)) as status:
         yield lambda now: status.update(printable(now))
+
+
+def _logged() -> Callable[[str], None]:
+    last = time.monotonic()
+
+    def say(now: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _SILENCE:
+            last = time.monotonic()
+            note(now)
+
+    return say
 
 
 @contextmanager

@@ -233,7 +233,11 @@ class Given:
                 **what,
             )
             task = task_of(rows.X, labels, recipe)
-            found: Outcome = getattr(engines, engine)(recipe, task, out=self.out, say=say, **how)
+            try:
+                found: Outcome = getattr(engines, engine)(recipe, task, out=self.out, say=say, **how)
+            except KeyboardInterrupt:
+                screen.note(f"stopped; what is done lies in {self.out}, and the same command goes on from there")
+                raise
             return found
 
 

@@ -44,6 +44,9 @@ SIZES: Final = ((1_000, 256), (10_000, 256), (50_000, 256), (100_000, 64), (1_00
 HEAD: Final = ("index, rows x dim, device", "build s", "ms, one query", "ms, in a batch", "recall", "MiB", "")
 """Above the rows of :func:`table`."""
 
+LIMIT: Final = 120.0
+"""Seconds that a place may take, making the vectors included."""
+
 _CLUSTERS = 500
 _SINGLE = 200  # queries asked one by one
 _JUDGES = 200  # queries that recall is of
@@ -105,7 +108,7 @@ def quick_places() -> tuple[Place, ...]:
 
 
 def measure(
-    place: Place, *, k: int = 16, queries: int = 1000, limit: float = 120.0, seed: int = 0, repeats: int = 5
+    place: Place, *, k: int = 16, queries: int = 1000, limit: float = LIMIT, seed: int = 0, repeats: int = 5
 ) -> dict[str, Any]:
     """Measure a place in a fresh process.
 
@@ -217,7 +220,8 @@ def run_places(
         path = folder / f"{place.name}.json"
         known = json.loads(path.read_text()) if path.exists() else {"not_run": "not tried"}
         if "not_run" in known and not (path.exists() and path.stat().st_mtime > since):
-            say(f"{place.name}: place {at + 1} of {len(places)}")
+            left = LIMIT * (len(places) - at) / 60
+            say(f"{place.name}: place {at + 1} of {len(places)}, at most {left:.0f} min left")
             known = measure(place) if (why := late()) is None else {"not_run": why}
             write_json(path, known)
         found[place.name] = known
