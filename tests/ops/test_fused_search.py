@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), *[pytest.mark.gpu] * CUDA]  # there all of them count
 on_gpu = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 METRICS = ("l2", "cosine", "ip")
 
