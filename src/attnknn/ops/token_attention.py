@@ -236,7 +236,9 @@ def _weights(
         gaps = squares.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
         raw = -scale * gaps if softmax else 1 / (gaps + _NEAR)
     else:
-        raw = scale * scores_at(q, k, links, known)
+        scores = scores_at(q, k, links, known)
+        # Divided by sqrt(dim), as is usual: multiplied with 1 / sqrt(dim) the last bit would be another.
+        raw = scale * scores if isinstance(scale, Tensor) else scores / (1 / scale)
     if not softmax:
         return raw if found is None else raw.masked_fill(~found, 0.0)
     if added is not None:
