@@ -12,6 +12,9 @@ import torch
 
 from attnknn.cli import vit_flags
 from attnknn.data.png import png
+from attnknn.errors import InvalidInput
+from attnknn.estimator import options as estimator_options
+from attnknn.study import vit_run
 from attnknn.vit import ViTOptions, memory
 from attnknn.vit.memory import least_need
 from attnknn.vit.training import ViTTask
@@ -370,7 +373,7 @@ OTHER = {
 }
 BESIDE = {
     "num_samples": ("--sampling_type", "random"),
-    "sample_padding": ("--sampling_type", "spatial", "--num_samples", 1),
+    "sample_padding": ("--sampling_type", "spatial", "--num_samples", 2, "--resize", 32),
     "eval_sampling": ("--sampling_type", "random", "--num_samples", 2),
     "kernel_size": ("--layer", "BranchConv"),
     "branch_ratio": ("--layer", "BranchAttention", "--d_hidden", 16),
@@ -384,7 +387,7 @@ BESIDE = {
 }
 VALUES = {
     "num_samples": 2,
-    "sample_padding": 0,
+    "sample_padding": 1,
     "eval_sampling": "all",
     "kernel_size": 3,
     "branch_ratio": 0.25,
@@ -418,8 +421,95 @@ def usual(attnknn, photos, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("name", [*OTHER, *(name for name in VALUES if name != "sample_padding")])
+@pytest.mark.parametrize("name", [*OTHER, *VALUES])
 def test_every_flag_changes_what_comes_out(attnknn, photos, tmp_path, usual, name):
     value, beside = (OTHER | VALUES)[name], BESIDE.get(name, ())
     flag = (f"--{name}",) if value is None else (f"--{name}", value)
     assert outcome(attnknn, photos, tmp_path / "other", *beside, *flag) != usual(*beside)
+
+
+SEEN_ELSEWHERE = {
+    *("dataset", "data_path", "output_dir", "test_only"),  # by what is read and written
+    *("device", "use_compiled", "compile_mode"),  # by what torch is asked for
+}
+
+
+def test_no_flag_is_left_out_of_these_tests():
+    every = (*vit_flags.MODEL, *vit_flags.DATA, *vit_flags.TRAINING, *vit_flags.SYSTEM, vit_flags.TEST_ONLY)
+    assert {flag.name for flag in every} == OTHER.keys() | VALUES.keys() | SEEN_ELSEWHERE
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """Two folders of data, each with a small ImageNet of its own."""
+    root = tmp_path_factory.mktemp("others")
+    for number, home in enumerate(("one", "two")):
+        random = np.random.default_rng(number)
+        for part, count in (("train", 12), ("val", 3)):
+            for name in ("low", "tall"):
+                folder = root / home / "imagenet" / part / name
+                folder.mkdir(parents=True)
+                for at in range(count):
+                    (folder / f"{at}.png").write_bytes(picture(random, name == "low"))
+    return root
+
+
+def test_dataset_and_data_path_say_what_is_learned_from(attnknn, photos, tmp_path, usual, others):
+    other = others / "one" / "imagenet"
+    by_name = outcome(attnknn, photos, tmp_path / "name", "--dataset", "imagenet", "--data_path", others / "one")
+    assert by_name == outcome(attnknn, photos, tmp_path / "folder", "--dataset", other)
+    assert by_name != usual()
+    elsewhere = ("--dataset", "imagenet", "--data_path", others / "two")
+    assert outcome(attnknn, photos, tmp_path / "elsewhere", *elsewhere) != by_name
+
+
+def test_output_dir_and_test_only_say_what_is_written(attnknn, photos, tmp_path):
+    given = ("--dataset", photos, *SMALL, "--num_epochs", 1)
+    attnknn("vit", "train", *given, "--output_dir", tmp_path / "here")
+    assert [each.name for each in tmp_path.iterdir()] == ["here"]
+    files = {each: each.stat().st_mtime_ns for each in (tmp_path / "here").rglob("*")}
+    attnknn("vit", "train", "--test_only", *given, "--output_dir", tmp_path / "here")
+    assert {each: each.stat().st_mtime_ns for each in (tmp_path / "here").rglob("*")} == files
+    attnknn("vit", "train", *given, "--output_dir", tmp_path / "there")
+    assert {each.name for each in (tmp_path / "there").iterdir()} == {
+        each.name for each in files if each.parent.name == "here"
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((), []),
+        (("--compile_mode", "max-autotune"), []),
+        (("--use_compiled",), [("TransformerEncoder", None)] * 2),
+        (("--use_compiled", "--compile_mode", "max-autotune"), [("ViT", "max-autotune")]),
+        (("--use_compiled", "--compile-mode", "reduce-overhead"), [("ViT", "reduce-overhead")]),
+    ],
+)
+def test_the_compiler_is_given_the_model_and_the_mode(attnknn, photos, tmp_path, monkeypatch, given, expected):
+    asked = []
+
+    def compiled(part, mode=None):
+        asked.append((type(part).__name__, mode))
+        return part
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    base = ("--dataset", photos, *SMALL, "--num_epochs", 1, "--output_dir", tmp_path / "run")
+    attnknn("vit", "train", *base, *given)
+    assert asked == expected
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
+def test_the_training_is_given_the_device(attnknn, photos, tmp_path, monkeypatch, device):
+    asked = []
+
+    def run_vit(*given, device, **more):
+        asked.append((device, more["asked"]["device"]))
+        raise InvalidInput("far enough")
+
+    monkeypatch.setattr(vit_run, "run_vit", run_vit)
+    monkeypatch.setattr(estimator_options, "training_device", lambda name, given: name)
+    monkeypatch.setattr(memory, "memory_of", lambda device: 2**40)
+    given = ("--dataset", photos, *SMALL, "--output_dir", tmp_path / "run", "--device", device)
+    assert "far enough" in attnknn.refused("vit", "train", *given)
+    assert asked == [(device, device)]
