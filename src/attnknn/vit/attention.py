@@ -53,7 +53,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         checked_heads(dim, num_heads)
-        self.dim, self.num_heads = dim, num_heads
+        self.dim, self.num_heads = dim, num_heads = int(dim), int(num_heads)
         self.attention_dropout = checked_rate(attention_dropout, "attention_dropout")
         self.W_q = nn.Linear(dim, dim, bias=False)
         self.W_k = nn.Linear(dim, dim, bias=False)

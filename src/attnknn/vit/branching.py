@@ -30,9 +30,10 @@ class MultiHeadConv1d(nn.Module):
     def __init__(self, dim: int, num_heads: int = 3, *, kernel_size: int = 9) -> None:
         super().__init__()
         head_dim = checked_heads(dim, num_heads)
-        self.dim, self.num_heads, self.kernel_size = dim, num_heads, checked_count(kernel_size, "kernel_size")
+        self.dim, self.num_heads = dim, num_heads = int(dim), int(num_heads)
+        self.kernel_size = checked_count(kernel_size, "kernel_size")
         self.W_x = nn.Linear(dim, dim)
-        self.conv = nn.Conv1d(head_dim, head_dim, kernel_size)
+        self.conv = nn.Conv1d(head_dim, head_dim, self.kernel_size)
         self.W_o = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,8 +51,8 @@ class _Branching(nn.Module):
 
     def __init__(self, dim: int, num_heads: int, branch_ratio: float, convnn: dict[str, Any]) -> None:
         super().__init__()
-        self.dim, self.num_heads, self.branch_ratio = dim, num_heads, branch_ratio
-        self.first = _share(dim, num_heads, branch_ratio)
+        self.first, self.branch_ratio = _share(dim, num_heads, branch_ratio), branch_ratio
+        self.dim, self.num_heads = dim, num_heads = int(dim), int(num_heads)
         self.convnn = MultiHeadConvNNAttention(self.first, num_heads, **convnn) if self.first else None
         whole = self.first in (0, dim)  # one branch alone needs no mixing
         self.pointwise_linear = None if whole else nn.Linear(dim, dim)
@@ -85,8 +86,8 @@ class MultiHeadBranchingConv(_Branching):
         self, dim: int, num_heads: int = 3, *, kernel_size: int = 9, branch_ratio: float = 0.5, **convnn: Any
     ) -> None:
         super().__init__(dim, num_heads, branch_ratio, convnn)
-        rest = dim - self.first
-        self.conv1d = MultiHeadConv1d(rest, num_heads, kernel_size=kernel_size) if rest else None
+        rest = self.dim - self.first
+        self.conv1d = MultiHeadConv1d(rest, self.num_heads, kernel_size=kernel_size) if rest else None
 
     def forward(
         self, x: Tensor, *, key_padding_mask: Tensor | None = None, return_indices: bool = False
@@ -131,8 +132,8 @@ class MultiHeadBranchingAttention(_Branching):
         **convnn: Any,
     ) -> None:
         super().__init__(dim, num_heads, branch_ratio, {"attention_dropout": attention_dropout, **convnn})
-        rest = dim - self.first
-        self.attention = MultiHeadAttention(rest, num_heads, attention_dropout=attention_dropout) if rest else None
+        rest, heads = self.dim - self.first, self.num_heads
+        self.attention = MultiHeadAttention(rest, heads, attention_dropout=attention_dropout) if rest else None
 
     def forward(
         self,

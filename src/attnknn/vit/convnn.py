@@ -84,7 +84,8 @@ class MultiHeadConvNNAttention(nn.Module):
     ) -> None:
         super().__init__()
         head_dim = checked_heads(dim, num_heads)
-        self.dim, self.num_heads, self.scale = dim, num_heads, head_dim**-0.5
+        self.dim, self.num_heads = dim, num_heads = int(dim), int(num_heads)
+        self.scale = head_dim**-0.5
         self.K = checked_count(K, "K")
         self.magnitude_type = _checked_magnitude(magnitude_type)
         self.coordinate_encoding = _checked_encoding(coordinate_encoding)
@@ -92,7 +93,7 @@ class MultiHeadConvNNAttention(nn.Module):
         self.grid_size = checked_grid_size(grid_size)
         self.convolution_type = _checked_convolution(convolution_type)
         kind = checked_sampling(sampling_type, num_samples, sample_padding, self.grid_size, eval_sampling)
-        self._check_k(kind, num_samples)  # before anything so large is made
+        self._check_k(kind, int(num_samples))  # before anything so large is made
         rate = checked_rate(attention_dropout, "attention_dropout")
         self.W_q = nn.Linear(dim, dim, bias=False)
         self.W_k = nn.Linear(dim, dim, bias=False)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnknn.errors import InvalidInput
 from attnknn.vit.drawing import drawn, drawn_from, source_of
-from attnknn.vit.heads import checked_count
+from attnknn.vit.heads import Whole, checked_count
 
 SamplingType = Literal["all", "random", "spatial"]
 SAMPLING_TYPES: Final[tuple[SamplingType, ...]] = get_args(SamplingType)
@@ -51,7 +51,7 @@ def checked_grid_size(grid_size: int | tuple[int, int] | None) -> tuple[int, int
     """Rows and columns of a grid, from a pair or from the side of a square."""
     if grid_size is None:
         return None
-    sides = (grid_size, grid_size) if isinstance(grid_size, int) else tuple(grid_size)
+    sides = (grid_size, grid_size) if isinstance(grid_size, Whole) else tuple(grid_size)
     if len(sides) != 2:
         raise InvalidInput(f"grid_size must be a number or (rows, columns), got {grid_size!r}")
     return checked_count(sides[0], "grid_size"), checked_count(sides[1], "grid_size")

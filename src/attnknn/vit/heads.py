@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +12,8 @@ from attnknn.errors import InvalidInput
 from attnknn.ops.masks import check_masks, of_four
 
 _MOST: Final = 2**31 - 1
+Whole: Final = (int, np.integer)
+"""What counts may be given as; a bool, which is an int too, is refused."""
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -30,18 +33,18 @@ def checked_heads(dim: int, num_heads: int) -> int:
     >>> checked_heads(192, 3)
     64
     """
-    whole = isinstance(dim, int) and isinstance(num_heads, int)
+    whole = isinstance(dim, Whole) and isinstance(num_heads, Whole)
     if whole and (dim < 1 or num_heads < 1 or dim % num_heads):
         raise InvalidInput(f"num_heads must divide dim, and both be at least 1, got {dim=}, {num_heads=}")
     if checked_count(dim, "dim") % checked_count(num_heads, "num_heads"):
         raise InvalidInput(f"num_heads must divide dim, got {dim=}, {num_heads=}")
-    return dim // num_heads
+    return int(dim) // int(num_heads)
 
 
 def checked_count(value: int, name: str, least: int = 1) -> int:
     """``value`` itself if it is a whole number, not below ``least`` and not beyond what 32 bits hold."""
     given: Any = value  # whatever it was called with
-    whole = isinstance(given, int | float) and not isinstance(given, bool) and least <= given <= _MOST
+    whole = isinstance(given, (*Whole, float)) and not isinstance(given, bool) and least <= given <= _MOST
     if not whole or int(given) != given:
         raise InvalidInput(f"{name} must be a whole number below 2^31 and of at least {least}, got {value!r}")
     return int(value)

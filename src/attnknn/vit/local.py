@@ -59,7 +59,8 @@ class MultiHeadLocalAttention(nn.Module):
         gate_values_per_head: bool = False,
     ) -> None:
         super().__init__()
-        self.dim, self.num_heads = checked_count(dim, "dim"), checked_count(num_heads, "num_heads")
+        dim, num_heads = checked_count(dim, "dim"), checked_count(num_heads, "num_heads")
+        self.dim, self.num_heads = dim, num_heads
         self.dim_head = _checked_head(dim, num_heads, dim_head, rotary)
         self.window_size = checked_count(window_size, "window_size")
         self.attention_dropout = checked_rate(attention_dropout, "attention_dropout")
@@ -70,7 +71,7 @@ class MultiHeadLocalAttention(nn.Module):
         self.to_qkv = nn.Linear(dim, 3 * inner, bias=False)
         self.q_scale = nn.Parameter(torch.ones(self.dim_head)) if qk_rmsnorm else None
         self.k_scale = nn.Parameter(torch.ones(self.dim_head)) if qk_rmsnorm else None
-        base = _checked_base(window_size, rotary, use_xpos, xpos_scale_base)
+        base = _checked_base(self.window_size, rotary, use_xpos, xpos_scale_base)
         self.turns = Turns(self.dim_head, base) if rotary else None
         self.to_v_gate = nn.Sequential(nn.Linear(dim, num_heads)) if gate_values_per_head else None
         self.to_out = nn.Linear(inner, dim, bias=False)

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from attnknn.errors import InvalidInput
 from attnknn.vit.factory import SELECTING, create_layer
-from attnknn.vit.heads import checked_count, checked_rate
+from attnknn.vit.heads import Whole, checked_count, checked_rate
 
 Pool = Literal["cls", "mean"]
 Positions = Literal["sinusoidal", "learned"]
@@ -154,8 +154,7 @@ class ViT(nn.Module):
     ) -> None:
         super().__init__()
         checked_rate(dropout, "dropout")
-        checked_count(d_hidden, "d_hidden")
-        checked_count(d_mlp, "d_mlp")
+        d_hidden, d_mlp = checked_count(d_hidden, "d_hidden"), checked_count(d_mlp, "d_mlp")
         self.img_size, self.in_channels = _pair(img_size, "img_size"), checked_count(in_channels, "in_channels")
         self.pool: Pool = _one_of(pool, get_args(Pool), "pool")
         kind: Positions = _one_of(positions, get_args(Positions), "positions")
@@ -163,7 +162,7 @@ class ViT(nn.Module):
         self.grid_size = math.ceil(self.img_size[0] / patch[0]), math.ceil(self.img_size[1] / patch[1])
         self.layers = layer_names(layer, checked_count(num_layers, "num_layers"))
         options = {"grid_size": self.grid_size, "attention_dropout": attention_dropout, **options}
-        self.patch_embedding = PatchEmbedding(d_hidden, patch, in_channels)
+        self.patch_embedding = PatchEmbedding(d_hidden, patch, self.in_channels)
         patches = self.grid_size[0] * self.grid_size[1]
         self.positional_encoding = PositionalEncoding(d_hidden, patches, kind, pool == "cls")
         self.transformer_encoder = nn.ModuleList(
@@ -266,7 +265,7 @@ def layer_names(layer: str | Sequence[str], count: int) -> tuple[str, ...]:
 
 
 def _pair(value: int | Sequence[int], name: str) -> tuple[int, int]:
-    sides = (value, value) if isinstance(value, int) else tuple(value)
+    sides = (value, value) if isinstance(value, Whole) else tuple(value)
     if len(sides) != 2:
         raise InvalidInput(f"{name} must be a number or (height, width), got {value!r}")
     return checked_count(sides[0], name), checked_count(sides[1], name)

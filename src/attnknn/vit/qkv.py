@@ -42,8 +42,9 @@ class QkvAttention(nn.Module):
         proj_bias: bool,
     ) -> None:
         super().__init__()
-        self.dim, self.num_heads, self.K = dim, num_heads, checked_count(K, "K")
         self.scale = checked_scale(qk_scale, checked_heads(dim, num_heads) ** -0.5)
+        self.dim, self.num_heads = dim, num_heads = int(dim), int(num_heads)
+        self.K = checked_count(K, "K")
         self.attention_dropout = checked_rate(attention_dropout, "attention_dropout")
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim, bias=proj_bias)

@@ -51,7 +51,8 @@ class MultiHeadSparseAttention(nn.Module):
         super().__init__()
         if sparse_mode not in SPARSE_MODES:
             raise InvalidInput(f"sparse_mode must be one of {', '.join(SPARSE_MODES)}, got {sparse_mode!r}")
-        self.dim, self.num_heads, self.scale = dim, num_heads, checked_heads(dim, num_heads) ** -0.5
+        self.scale = checked_heads(dim, num_heads) ** -0.5
+        self.dim, self.num_heads = dim, num_heads = int(dim), int(num_heads)
         self.sparse_mode = sparse_mode
         self.sparse_context_window = checked_count(sparse_context_window, "sparse_context_window")
         self.attention_dropout = checked_rate(attention_dropout, "attention_dropout")
