@@ -87,6 +87,30 @@ def test_test_gives_what_the_training_found(run, attnknn, photos):
     assert only["test"] == found["test"]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--layer", "KvtAttention"), "layer is ConvNNAttention there, KvtAttention here; leave"),
+        (("--d_hidden", 192), "another model: d_hidden is 12 there, 192 here; leave"),  # though it is the default
+        (("--K", 4, "--num-heads", 1), "num_heads is 2 there, 1 here; K is 3 there, 4 here; leave"),
+        (("--resize", 32), "resize is 16 there, 32 here"),
+        (("--seed", 3), "seed is 0 there, 3 here"),
+        (("--use_amp", "--criterion", "MSE"), "criterion is CrossEntropy there, MSE here; use_amp is False there"),
+    ],
+)
+def test_a_test_with_flags_of_another_model_is_refused_by_their_names(run, attnknn, photos, given, message):
+    told = attnknn.refused("vit", "train", "--test_only", "--output_dir", run, "--dataset", photos, *given)
+    assert message in told
+
+
+def test_a_test_takes_flags_that_agree_or_that_the_model_does_not_read(run, attnknn, photos):
+    given = ("--layer", "ConvNNAttention", *SMALL, "--window_size", 7, "--kernel_size", 3, "--lr", 0.5)
+    attnknn("vit", "train", "--test_only", "--output_dir", run, "--dataset", photos, *given)
+    base = ("vit", "test", "--output_dir", run, "--dataset", photos, "--device", "cpu")
+    attnknn(*base, "--resize", 16)
+    assert "resize is 16 there, 224 here" in attnknn.refused(*base, "--resize", 224)
+
+
 def test_a_finished_training_is_not_done_again(run, attnknn, photos):
     before = json.loads((run / "results.json").read_text())["epochs"]
     attnknn("vit", "train", "--dataset", photos, "--layer", "ConvNNAttention", *SMALL, "--output-dir", run)
@@ -133,6 +157,15 @@ def test_options_that_nothing_reads_are_no_other_training(run, attnknn, photos, 
     own = shutil.copytree(run, tmp_path / "run")
     base = ("--dataset", photos, "--layer", "ConvNNAttention", *SMALL, "--output_dir", own)
     attnknn("vit", "train", *base, "--lr_gamma", 0.5, "--lr_step", 3, "--momentum", 0.1)
+    attnknn("vit", "train", *base, "--kernel_size", 5, "--window_size", 3, "--sparse_mode", "local")
+
+
+def test_what_a_plain_layer_does_not_read_is_no_other_training(attnknn, photos, tmp_path):
+    given = ("vit", "train", "--dataset", photos, *SMALL, "--num_epochs", 1, "--output_dir", tmp_path / "run")
+    attnknn(*given)
+    before = (tmp_path / "run" / "last.pt").read_bytes()
+    attnknn(*given, "--K", 5, "--magnitude_type", "cosine")
+    assert (tmp_path / "run" / "last.pt").read_bytes() == before
 
 
 def test_other_images_are_told_apart_by_a_short_word(run, attnknn, photos, tmp_path):

@@ -11,7 +11,7 @@ import typer
 
 from attnknn.cli import screen, vit_flags
 from attnknn.cli.vit_bench import bench
-from attnknn.cli.vit_flags import BOTH_SPELLINGS, DATA, MODEL, SYSTEM, TEST_ONLY, TRAINING, UNKNOWN
+from attnknn.cli.vit_flags import BOTH_SPELLINGS, DATA, MODEL, NAMED, SYSTEM, TEST_ONLY, TRAINING, UNKNOWN
 from attnknn.errors import InvalidInput, MissingData
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ def _tested(given: dict[str, Any]) -> None:
     from attnknn.vit.training import evaluate
 
     found, device = _loaded(given["output_dir"]), _device(given["device"])
+    _refuse_another_model(found, given)
     data = _data({**given, "resize": found.model.img_size[0], "seed": found.seed})
     if data.classes != found.classes:
         raise InvalidInput(
@@ -150,6 +151,25 @@ def _tested(given: dict[str, Any]) -> None:
     frames = found.frames(data.test, data.test_codes, device)
     scores = evaluate(found.model.to(device), frames, found.options)
     return _say(given, data, asdict(scores), {})
+
+
+def _refuse_another_model(found: TrainedViT, given: dict[str, Any]) -> None:
+    """Refuse flags that were written and say what the model, its images or its test are not."""
+    from attnknn.vit.factory import unread_options
+
+    rows, columns = found.model.img_size
+    config = {flag.name: found.config.get(flag.name, flag.default) for flag in MODEL}
+    there = {"resize": rows if rows == columns else f"{rows} x {columns}", "seed": found.seed}
+    there |= {name: getattr(found.options, name) for name in ("criterion", "use_amp")}
+    there = {**config, **there}
+    written = given[NAMED] - unread_options(config["layer"]).keys()
+    differing = [name for name in there if name in written and there[name] != given[name]]
+    if differing:
+        told = "; ".join(f"{name} is {there[name]} there, {given[name]} here" for name in differing)
+        raise InvalidInput(
+            f"{given['output_dir']} holds another model: {told}; leave out what it settles itself, or choose "
+            "another folder (--output_dir)"
+        )
 
 
 def _say(given: dict[str, Any], data: VitData, scores: dict[str, float], told: dict[str, Any]) -> None:

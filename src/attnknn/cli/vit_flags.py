@@ -157,6 +157,9 @@ UNKNOWN: Final = (
 )
 """Flags of an example in the source document that never existed."""
 
+NAMED: Final = "named"
+"""What a command finds the names of the flags by that were written."""
+
 TEST_ONLY: Final = Flag("test_only", False, bool, "Only test the model in --output-dir: as vit test.", _SYSTEM)
 
 
@@ -164,19 +167,27 @@ def command(run: Callable[[dict[str, Any]], None], flags: Iterable[Flag]) -> Cal
     """A function that Typer can make a command of: what it is given goes to ``run``, by name.
 
     Args:
-        run: Its docstring is the help.
+        run: Its docstring is the help. It is given every flag by name, and by :data:`NAMED` which were written.
         flags: Each becomes an option.
     """
     known = {flag.name: flag for flag in flags}
 
-    def called(**given: Any) -> None:
-        run({name: flag.plain(given[name]) for name, flag in known.items()})
+    def called(context: typer.Context, **given: Any) -> None:
+        plain = {name: flag.plain(given[name]) for name, flag in known.items()}
+        run({**plain, NAMED: frozenset(name for name in known if _is_named(context, name))})
 
-    parameters = [flag.parameter for flag in known.values()]
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [context, *(flag.parameter for flag in known.values())]
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     called.__doc__, called.__name__ = run.__doc__, run.__name__
     return called
+
+
+def _is_named(context: typer.Context, name: str) -> bool:
+    """Whether a flag was written on the command line, be it with its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _chosen(name: str, values: tuple[str, ...]) -> Any:

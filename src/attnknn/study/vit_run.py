@@ -19,6 +19,7 @@ from attnknn.study.curves import training_curves
 from attnknn.train.loop import History
 from attnknn.train.rows import digest
 from attnknn.train.seeds import random_kept, seed_torch
+from attnknn.vit.factory import unread_options
 from attnknn.vit.frames import Frames, channel_stats
 from attnknn.vit.memory import refuse_too_large
 from attnknn.vit.model import ViT
@@ -106,7 +107,7 @@ def run_vit(
         *(trained.model, rows, held, options),
         seed=seed,
         checkpoint=out / LAST,
-        fingerprint={**trained.config, "data": digest((), (data.train, data.train_codes))[:12]},
+        fingerprint={**_counted(trained.config), "data": digest((), (data.train, data.train_codes))[:12]},
         progress=f"training {_layers(trained.model)}" if progress else None,
         on_epoch=_kept_of(out, first, texts, trained),
     )
@@ -161,6 +162,12 @@ def _begun(
     trained = TrainedViT(model.eval(), full, data.classes, stats, options, seed)
     parts = [trained.frames(data.train[at], data.train_codes[at], device) for at in (learn, held)]
     return trained, parts[0], parts[1]
+
+
+def _counted(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a model what it is: options that its layers do not read are as if nothing had been said."""
+    unread = unread_options(config.get("layer", "Attention"))
+    return {name: unread.get(name, value) for name, value in config.items()}
 
 
 def _kept_of(

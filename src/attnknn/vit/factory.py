@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import Parameter, signature
 from typing import Any, Final
 
@@ -49,6 +50,18 @@ def layer_options(layer: str) -> frozenset[str]:
     if any(each.kind == Parameter.VAR_KEYWORD for each in given):  # a branch passes the rest on
         names |= layer_options("ConvNNAttention")
     return frozenset(names)
+
+
+def unread_options(layer: str | Sequence[str]) -> dict[str, Any]:
+    """Options that none of these layers reads, with their defaults: models that differ in them are alike.
+
+    >>> unread_options("SparseAttention")["K"], "K" in unread_options(["SparseAttention", "KvtAttention"])
+    (9, False)
+    """
+    read = frozenset().union(*map(layer_options, {layer} if isinstance(layer, str) else set(layer)))
+    every = {each.name: each.default for kind in LAYERS.values() for each in signature(kind).parameters.values()}
+    known = frozenset().union(*map(layer_options, LAYERS))
+    return {name: every[name] for name in sorted(known - read)}
 
 
 def create_layer(layer: str, dim: int, num_heads: int = 3, **options: Any) -> nn.Module:
