@@ -215,6 +215,18 @@ def test_a_folder_is_dealt_out_for_the_test_as_it_was_for_the_training(attnknn, 
     assert found["test"] == json.loads((tmp_path / "run" / "results.json").read_text())["test"]
 
 
+@pytest.mark.parametrize("said", ["false", "FALSE", "False"])
+def test_true_and_false_may_be_written_in_any_case(attnknn, photos, tmp_path, said):
+    given = ("--layer", "ConvNNAttention", "--softmax_topk_val", said, "--coordinate_encoding", said.swapcase())
+    attnknn("vit", "train", "--dataset", photos, *SMALL, "--num_epochs", 1, *given, "--output_dir", tmp_path)
+    config = json.loads((tmp_path / "results.json").read_text())["config"]
+    assert (config["softmax_topk_val"], config["coordinate_encoding"]) == (False, False)
+    base = ("vit", "test", "--dataset", photos, "--output_dir", tmp_path, "--device", "cpu")
+    assert attnknn.json(*base)["test"]
+    other = ("vit", "train", "--test_only", *base[2:], "--coordinate_encoding", "tRUE")
+    assert "coordinate_encoding is False there, True here" in attnknn.refused(*other)
+
+
 def test_too_few_images_are_told(attnknn, tmp_path):
     random = np.random.default_rng(0)
     for name in ("a$b", "c"):

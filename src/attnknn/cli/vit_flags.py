@@ -62,7 +62,8 @@ class Flag:
             wanted = _chosen(self.name, self.kind)
             default = wanted(str(default))
         shown = {"help": self.help, "rich_help_panel": self.panel, "hidden": self.hidden, "metavar": self.metavar}
-        option = typer.Option(default, self.spelled, **shown)  # type: ignore[arg-type]
+        exact = self.kind != _YES_NO  # true, True and TRUE are one
+        option = typer.Option(default, self.spelled, case_sensitive=exact, **shown)  # type: ignore[arg-type]
         wanted = wanted | None if default is None else wanted
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=wanted)
 
