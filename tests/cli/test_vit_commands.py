@@ -508,6 +508,23 @@ def test_dataset_and_data_path_say_what_is_learned_from(attnknn, photos, tmp_pat
     assert outcome(attnknn, photos, tmp_path / "elsewhere", *elsewhere) != by_name
 
 
+def test_a_folder_of_images_is_looked_for_in_data_path_too(attnknn, photos, tmp_path, others, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = ("--dataset", "own", "--data_path", tmp_path / "data")
+    told = attnknn.refused("vit", "train", *SMALL, *given, "--output_dir", tmp_path / "run")
+    assert f"no folder and no set of images is called 'own', nor is there {tmp_path / 'data' / 'own'}" in told
+    for folder in (photos, others / "one" / "imagenet"):  # dealt out, and with parts of its own
+        (tmp_path / "data").mkdir(exist_ok=True)
+        link = tmp_path / "data" / "own"
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder)
+        found = outcome(attnknn, photos, tmp_path / folder.name / "data", *given)
+        assert found == outcome(attnknn, photos, tmp_path / folder.name / "plain", "--dataset", folder)
+    (tmp_path / "own").symlink_to(photos)  # one that stands here comes before
+    here = outcome(attnknn, photos, tmp_path / "here", *given)
+    assert here == outcome(attnknn, photos, tmp_path / "usual", "--dataset", photos) != found
+
+
 def test_output_dir_and_test_only_say_what_is_written(attnknn, photos, tmp_path):
     given = ("--dataset", photos, *SMALL, "--num_epochs", 1)
     attnknn("vit", "train", *given, "--output_dir", tmp_path / "here")

@@ -27,7 +27,7 @@ def read(dataset: str, data_path: Path, size: int, seed: int, say: Callable[[str
     """Images to learn from and to test on.
 
     Args:
-        dataset: A named set of images, ``imagenet``, or a folder.
+        dataset: A named set of images, ``imagenet``, or a folder, as it stands or within ``data_path``.
         data_path: Folder of the sets; where it is absent, the usual one.
         size: Side that files are brought to as they are read; sets keep theirs.
         seed: Deals a folder out that has no part to test on.
@@ -40,18 +40,17 @@ def read(dataset: str, data_path: Path, size: int, seed: int, say: Callable[[str
     if dataset in NAMED:
         return _of_set(dataset, folder)
     if dataset == "imagenet":
-        where = _imagenet(folder)
-        return _of_parts(dataset, where, size, say)
-    if not Path(dataset).is_dir():
+        return _of_parts(dataset, _imagenet(folder), size, say)
+    where = next((each for each in (Path(dataset), folder / dataset) if each.is_dir()), None)
+    if where is None:
         pictures = ", ".join(name for name, each in NAMED.items() if each.pictures)
         raise MissingData(
-            f"no folder and no set of images is called {dataset!r}; the sets are: {pictures}, imagenet"
+            f"no folder and no set of images is called {dataset!r}, nor is there {folder / dataset}; "
+            f"the sets are: {pictures}, imagenet"
         )
-    return (
-        _of_parts(dataset, Path(dataset), size, say)
-        if _parts_of(Path(dataset))
-        else _dealt(dataset, size, seed, say)
-    )
+    if _parts_of(where):
+        return _of_parts(dataset, where, size, say)
+    return _dealt(dataset, where, size, seed, say)
 
 
 def _of_set(name: str, folder: Path) -> VitData:
@@ -105,13 +104,13 @@ def _of_parts(name: str, folder: Path, size: int, say: Callable[[str], None] | N
     return VitData(name, tuple(map(str, classes)), train, codes[0], test, codes[1])
 
 
-def _dealt(name: str, size: int, seed: int, say: Callable[[str], None] | None) -> VitData:
+def _dealt(name: str, folder: Path, size: int, seed: int, say: Callable[[str], None] | None) -> VitData:
     import numpy as np
 
     from attnknn.data import split
     from attnknn.study.vit_run import VitData
 
-    images, labels = _files(Path(name), size, say)
+    images, labels = _files(folder, size, say)
     classes, codes = np.unique(labels, return_inverse=True)
     learn, test = split(codes, test=_TEST_SHARE, seed=seed)
     return VitData(name, tuple(map(str, classes)), images[learn], codes[learn], images[test], codes[test])
