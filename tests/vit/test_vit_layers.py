@@ -59,6 +59,17 @@ def dense(x, qkv, heads, seen=None, scale=None):
 # --- laws ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["ConvNNAttention", "KvtAttention", "BranchConv", "BranchAttention"])
+def test_of_fewer_tokens_than_k_as_many_are_told_as_there_are(name):
+    layer = create_layer(name, 12, 3, K=9).double().eval()
+    padding = torch.zeros(2, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    _, kept = layer(tokens(3, 5), key_padding_mask=padding, return_indices=True)
+    assert kept.shape == (2, 3, 5, 5)
+    assert torch.equal(kept[0].sort(dim=-1).values, torch.arange(5).expand(3, 5, 5))
+    assert torch.equal(kept[1, ..., 3:], torch.full((3, 5, 2), -1))
+
+
 @pytest.mark.parametrize("heads", [1, 2, 3, 4])
 @pytest.mark.parametrize("sampling", [{}, {"sampling_type": "random"}, {"sampling_type": "spatial"}])
 def test_convnn_is_attention_once_k_covers_every_token(heads, sampling):

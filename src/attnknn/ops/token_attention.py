@@ -107,7 +107,8 @@ def knn_attention(
 
     Returns:
         (batch, heads, queries, dim of values), 0 for a query that sees nothing; with ``return_indices`` also
-        the indices (batch, heads, queries, k), best first, -1 where there are too few keys.
+        the indices (batch, heads, queries, k), best first, -1 where a query sees fewer; with fewer than k keys,
+        or candidates and the query itself, as many columns as there are.
 
     >>> q, k, v = torch.randn(3, 2, 4, 10, 8).unbind()
     >>> knn_attention(q, k, v, 3).shape

@@ -92,7 +92,8 @@ class DropInConvNNAttention(MultiHeadConvNNAttention):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """(batch, tokens, dim) to the same; masks as in :func:`attnknn.vit.knn_attention`.
 
-        With ``return_indices`` also the kept tokens (batch, heads, tokens, K), by rank, -1 where there are fewer.
+        With ``return_indices`` also the kept tokens (batch, heads, tokens, K), by rank, -1 where it sees fewer;
+        of fewer tokens than K, as many columns as there are to keep.
         """
         checked_tokens(x, self.dim)
         q, k, v = (split_heads(each, self.num_heads) for each in self.qkv(x).chunk(3, dim=-1))

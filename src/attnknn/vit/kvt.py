@@ -58,7 +58,8 @@ class MultiHeadKvtAttention(QkvAttention):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """(batch, tokens, dim) to the same; masks as in :func:`attnknn.vit.knn_attention`.
 
-        With ``return_indices`` also the kept tokens (batch, heads, tokens, K), by rank, -1 where there are fewer.
+        With ``return_indices`` also the kept tokens (batch, heads, tokens, K), by rank, -1 where it sees fewer;
+        of fewer tokens than K, as many columns as there are to keep.
         """
         mixed, indices = nearest_attention(
             *self.heads(x),

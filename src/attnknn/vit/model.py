@@ -191,7 +191,10 @@ class ViT(nn.Module):
 
     @torch.no_grad()
     def kept_tokens(self, images: Tensor) -> list[Tensor | None]:
-        """For each block, which tokens every token keeps: (batch, heads, tokens, K), or None where all count."""
+        """For each block, which tokens every token keeps: (batch, heads, tokens, K), or None where all count.
+
+        Of fewer than K tokens there are as many columns as tokens.
+        """
         tokens, kept = self._embedded(images), []
         for block in self.blocks():
             tokens, indices = block.with_kept(tokens)
