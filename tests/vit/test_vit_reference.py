@@ -148,6 +148,51 @@ def test_weights_that_do_not_fit_are_refused():
         from_reference("MultiHeadAttention", kwargs, state)
 
 
+ONE_AXIS = {"kernel_size": 5, "stride": 1, "dilation": 2, "is_causal": True}
+
+
+@pytest.mark.parametrize("form", [list, tuple])
+def test_a_number_for_each_of_one_axis_is_that_number(form):
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"qkv.weight": (72, 24), "proj.weight": (24, 24), "proj.bias": (24,)}
+    state = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+    plain = {"embed_dim": 24, "num_heads": 3, **ONE_AXIS}
+    lists = {**plain, **{name: form([value]) for name, value in ONE_AXIS.items()}}
+    one, other = (from_reference("natten.NeighborhoodAttention1D", each, state) for each in (plain, lists))
+    x = torch.randn(2, 17, 24, generator=draw)
+    assert torch.equal(one(x), other(x))
+    with pytest.raises(InvalidInput, match=r"stride=2"):
+        from_reference("natten.NeighborhoodAttention1D", {**lists, "stride": form([2])}, state)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_scale_below_0_keeps_the_least_similar_as_in_the_reference(bias):
+    draw = torch.Generator().manual_seed(1)
+    shapes = {"qkv.weight": (36, 12), "proj.weight": (12, 12)} | ({"qkv.bias": (36,)} if bias else {})
+    state = {name: torch.randn(shape, generator=draw, dtype=torch.float64) for name, shape in shapes.items()}
+    kwargs = {"dim": 12, "num_heads": 2, "topk": 4, "qk_scale": -0.3, "qkv_bias": bias}
+    module = from_reference("MultiHeadKvtAttention", kwargs, state).eval()
+    x = torch.randn(2, 9, 12, generator=draw, dtype=torch.float64)
+    rows = x @ state["qkv.weight"].T + state.get("qkv.bias", 0)
+    q, k, v = (each.view(2, 9, 2, 6).transpose(1, 2) for each in rows.chunk(3, dim=-1))
+    scores = q @ k.transpose(-2, -1) * -0.3
+    least = scores.topk(4).values[..., -1:]
+    weights = scores.masked_fill(scores < least, -torch.inf).softmax(dim=-1)
+    expected = (weights @ v).transpose(1, 2).reshape(2, 9, 12) @ state["proj.weight"].T
+    torch.testing.assert_close(module(x), expected)
+
+
+def test_arrays_that_nobody_may_write_to_give_no_warning():
+    weight = np.eye(12, dtype=np.float32)
+    weight.flags.writeable = False
+    state = {f"W_{name}.weight": weight for name in "qkvo"}
+    kwargs = {"d_hidden": 12, "num_heads": 3, "attention_dropout": 0.0}
+    module = from_reference("MultiHeadAttention", kwargs, state)  # warnings are errors
+    with torch.no_grad():
+        module.W_q.weight.zero_()
+    assert np.array_equal(weight, np.eye(12))
+
+
 # --- local and sparse attention: no recordings, so the reference's description again, token by token -------------
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -77,7 +78,7 @@ def from_reference(layer: str, kwargs: Mapping[str, Any], state_dict: Mapping[st
     Raises:
         InvalidInput: Where what the reference computed was defective, or the weights do not fit.
     """
-    given = {name.removeprefix("_orig_mod."): torch.as_tensor(value) for name, value in state_dict.items()}
+    given = {name.removeprefix("_orig_mod."): _tensor(value) for name, value in state_dict.items()}
     if layer == "ViT":
         module, given = _vit(dict(kwargs), given)
     else:
@@ -91,6 +92,11 @@ def from_reference(layer: str, kwargs: Mapping[str, Any], state_dict: Mapping[st
     except RuntimeError as error:
         raise InvalidInput(f"these weights are not those of a {layer} with {dict(kwargs)}: {error}") from error
     return module
+
+
+def _tensor(value: Any) -> Tensor:
+    """A tensor; of an array a copy: torch warns of one that it could write to although nobody may."""
+    return value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
 
 
 def _layer(layer: str, kwargs: Mapping[str, Any], given: dict[str, Tensor]) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -108,6 +114,8 @@ def _layer(layer: str, kwargs: Mapping[str, Any], given: dict[str, Tensor]) -> t
         raise InvalidInput(f"{layer} needs its width and its number of heads, got {dict(kwargs)}")
     options = _options(name, wanted)
     _refuse_defects(name, heads, options)
+    if name in ("KvtAttention", "NeighborhoodAttention") and options.get("qk_scale", 1) < 0:
+        options["qk_scale"], given = -options["qk_scale"], _turned(given, dim)
     module = create_layer(name, dim, heads, **options)
     if isinstance(module, MultiHeadLocalAttention):
         module.whole_windows_only = True
@@ -120,6 +128,8 @@ def _options(name: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
     if strange := sorted(wanted.keys() - names.keys() - _IGNORED):
         raise InvalidInput(f"the reference's {name} has no argument {strange[0]!r}; it has {', '.join(names)}")
     options = {names[each]: value for each, value in wanted.items() if each in names and value is not None}
+    if name == "NeighborhoodAttention":  # natten also takes a number for each of its one axis
+        options = {each: value[0] if _single(value) else value for each, value in options.items()}
     if (stride := options.pop("stride", 1)) != 1:  # then queries would share windows
         raise InvalidInput(f"our neighborhoods have stride 1, got {stride=}")
     if options.get("coordinate_encoding"):
@@ -127,6 +137,18 @@ def _options(name: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
     if not options.get("qk_scale", True):  # 0 means the default there
         del options["qk_scale"]
     return options
+
+
+def _single(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 1
+
+
+def _turned(given: Mapping[str, Tensor], dim: int) -> dict[str, Tensor]:
+    """Queries with the other sign: a scale below 0 times a query is one above 0 times its opposite."""
+    turned = dict(given)
+    for name in turned.keys() & {"qkv.weight", "qkv.bias"}:
+        turned[name] = torch.cat([-given[name][:dim], given[name][dim:]])
+    return turned
 
 
 _CONV1D = (
