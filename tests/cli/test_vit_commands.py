@@ -70,6 +70,10 @@ def test_a_training_writes_all_that_the_document_names(run):
     assert told["K"] == "3"
     assert told["lr"] == "0.001"
     assert told["num_classes"] == "2"
+    assert told["img_size"] == "(3, 16, 16)"
+    assert told["model"] == "VIT"
+    parameters = json.loads((run / "results.json").read_text())["parameters"]
+    assert told["total_params"] == told["trainable_params"] == str(parameters["all"])
     assert "MultiHeadConvNNAttention" in (run / "model.txt").read_text()
     results = json.loads((run / "results.json").read_text())
     assert results["config"]["K"] == 3

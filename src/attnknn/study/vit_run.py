@@ -94,7 +94,7 @@ def run_vit(
     trained, rows, held = _begun(data, config, options, seed, torch.device(device))
     all_count, trained_count = count_parameters(trained.model)
     cost = flops(trained.model)
-    told = {**(asked or {**config, **options.state(), "seed": seed}), "num_classes": len(data.classes)}
+    told = {**(asked or {**config, **options.state(), "seed": seed}), **_found(trained.model, len(data.classes))}
     texts = {
         "args.txt": [f"{name}: {value}" for name, value in told.items()],
         "model.txt": [summary(trained.model)],
@@ -162,6 +162,19 @@ def _begun(
     trained = TrainedViT(model.eval(), full, data.classes, stats, options, seed)
     parts = [trained.frames(data.train[at], data.train_codes[at], device) for at in (learn, held)]
     return trained, parts[0], parts[1]
+
+
+def _found(model: ViT, classes: int) -> dict[str, Any]:
+    """What the reference adds to the flags in ``args.txt``, under its names."""
+    total, trained = count_parameters(model)
+    shape = (model.in_channels, *model.img_size)
+    return {
+        "num_classes": classes,
+        "img_size": shape,
+        "model": "VIT",
+        "total_params": total,
+        "trainable_params": trained,
+    }
 
 
 def _counted(config: Mapping[str, Any]) -> dict[str, Any]:
