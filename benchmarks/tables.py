@@ -13,7 +13,7 @@ from typing import Any
 
 import image_tables
 import vit_tables
-from attnknn.study.answers import answered
+from attnknn.study.answers import answers as answers_to
 from attnknn.study.plots import bars
 from attnknn.study.published import claims
 from attnknn.study.recipe import PARTS
@@ -215,16 +215,15 @@ def answers(reports: Sequence[Report]) -> str:
         lines += [
             f"**{each['config']['data']}**, {seeds} seeds; `{each['command']}`",
             "",
-            *(_points(name, answered(name, studies)) for name in claims()),
+            *(_points(name, answers_to(name, studies)) for name in claims()),
             "",
         ]
     return "\n".join(lines)
 
 
-def _points(name: str, answer: str) -> str:
+def _points(name: str, sentences: Sequence[str]) -> str:
     """An answer as a point of a list; where it has several sentences, each is a point below it."""
-    sentences = answer.split("; ")
-    return f"- {name}: {answer}" if len(sentences) == 1 else "\n  - ".join([f"- {name}:", *sentences])
+    return f"- {name}: {sentences[0]}" if len(sentences) == 1 else "\n  - ".join([f"- {name}:", *sentences])
 
 
 def recorded(results: Path, study: str = "main", data: Sequence[str] = DATA) -> list[dict[str, Any]]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from attnknn.study.differences import difference
 from attnknn.study.plots import SHOWN
 from attnknn.study.points import BANK, method_of
 from attnknn.study.tables import finite
-from attnknn.study.verdicts import ends_of, of_leads, verdict
+from attnknn.study.verdicts import NOTHING, UNKNOWN, ends_of, judged, numbers_of, of_leads, verdict
 
 _WORST: Final = ("fail", "not run", "reported", "pass")
+
+_OURS: Final = ("attention", "attention+tta")  # the claims speak of both
+_RIVALS: Final = ("uniform", "distance")  # of which the second has a fitted scale
+_CLAIMED_RATE: Final = 0.3
 
 STATISTICS: Final = (
     "Differences are paired by seed and test row. An interval is made of two: Student's t over seeds, and the "
@@ -90,46 +95,92 @@ def answers(claim: str, reports: Sequence[Mapping[str, Any]]) -> list[str]:
     return next((words for words in found if words), [f"not run: attnknn study {study}"])
 
 
-def _compared(report: Mapping[str, Any], metrics: Sequence[str], *others: str) -> list[str]:
-    """Attention against those of the others that there are, and by how much ECE changes relative to the first."""
-    gaps = report["differences"].get("attention", {})
-    there = [name for name in others if name in gaps]
-    found = [
-        verdict("attention", other, SHOWN[metric], gaps[other][metric])
-        for other in there
-        for metric in metrics
-        if metric in gaps[other]
+def _calibration(report: Mapping[str, Any]) -> list[str]:
+    """ECE and NLL of attention, plain and with views, against weights that learn nothing beyond the vectors."""
+    pairs = [(mine, other) for mine in _OURS for other in _RIVALS]
+    return [
+        _compared(report, *pair, metric) for metric in ("ece", "nll") for pair in _known(report, pairs, metric)
     ]
-    if there and "ece" in metrics:
-        before, now = (report["methods"][name]["ece"]["mean"] for name in (there[0], "attention"))
-        found += [f"ECE changes by {(now - before) / before:+.0%}"] if finite(before) and before > 0 else []
-    return found
+
+
+def _accuracy(report: Mapping[str, Any]) -> list[str]:
+    """The same of accuracy, and the gap to the network of the same training, or to trees."""
+    pairs = [(mine, other) for mine in _OURS for other in _RIVALS]
+    pairs += [("attention", "cnn"), ("attention+tta", "cnn+tta"), ("attention", "hgb")]
+    return [_compared(report, *pair, "accuracy") for pair in _known(report, pairs, "accuracy")]
+
+
+def _known(report: Mapping[str, Any], pairs: Sequence[tuple[str, str]], metric: str) -> list[tuple[str, str]]:
+    """Pairs of methods that a report has a difference of."""
+    return [pair for pair in pairs if gap_of(report, *pair, metric) is not None]
+
+
+def gap_of(report: Mapping[str, Any], mine: str, other: str, metric: str) -> Mapping[str, Any] | None:
+    """A paired difference: as it was recorded, else over the seeds alone; None where a method is not there."""
+    recorded: Mapping[str, Any] | None = report["differences"].get(mine, {}).get(other, {}).get(metric)
+    if recorded is not None:
+        return recorded
+    both = [report["methods"].get(name, {}).get(metric) for name in (mine, other)]
+    if None in both:
+        return None
+    one, two = (_by_seed(found["values"], report["seeds"]) for found in both)
+    return difference(one, two)
+
+
+def _by_seed(values: Sequence[float | None], seeds: Sequence[int]) -> dict[int, float]:
+    return {seed: value for seed, value in zip(seeds, values, strict=True) if value is not None}
+
+
+def _compared(report: Mapping[str, Any], mine: str, other: str, metric: str) -> str:
+    """A verdict; of ECE also by which share it changes."""
+    gap = gap_of(report, mine, other, metric)
+    said = verdict(mine, other, SHOWN[metric], gap) if gap else ""
+    if metric != "ece" or gap is None or judged(gap).startswith(UNKNOWN):
+        return said
+    now, before = (report["methods"].get(name, {}).get("ece", {}).get("mean") for name in (mine, other))
+    change = f", a change of {(now - before) / before:+.0%}" if finite(now) and finite(before) and before else ""
+    return said + change.replace("%", " %")
 
 
 def _robustness(report: Mapping[str, Any]) -> list[str]:
-    """What is left at the far end of each line, and of whom more; the places before it are in the table."""
+    """What is left on each line at the rate that the claim speaks of and at the far end, and of whom more."""
     if report["study"] != "noise":
         return []
-    ends: dict[str, str] = {}  # by line, the place where most is wrong
+    lines: dict[str, dict[float, str]] = {}  # by line and rate, the place
     for place, told in sorted(report["points"].items(), key=lambda each: float(each[1]["at"])):
         if told["line"]:
-            ends[told["line"]] = place
-    lines = sorted(ends, key=lambda line: (line.endswith(BANK), line.startswith("asymmetric")))
-    return [sentence for line in lines for sentence in _left_at(report, line, ends[line])]
+            lines.setdefault(told["line"], {})[float(told["at"])] = place
+    found = []
+    for line in sorted(lines, key=lambda line: (line.endswith(BANK), line.startswith("asymmetric"))):
+        ends = {_CLAIMED_RATE, max(lines[line])} & set(lines[line])
+        found += [_left_at(report, line, lines[line][rate]) for rate in sorted(ends)]
+    return [sentence for sentence in found if sentence]
 
 
-def _left_at(report: Mapping[str, Any], line: str, place: str) -> list[str]:
-    """A sentence, if there is anything to say."""
-    mine, other = (f"{name}@{place}" for name in ("attention", "uniform"))
-    each = {name: report["retention"].get(name) for name in (mine, other)}
-    known = {method_of(name): found for name, found in each.items() if found and finite(found["mean"])}
-    if not known:
-        return []
-    kept = " and ".join(f"{name} keeps {share(found)}" for name, found in known.items())
-    gap = report["differences"].get(mine, {}).get(other, {}).get("accuracy")
-    over = f" over {_seeds(next(iter(known.values())))}"
-    compared = over if gap is None else f": {verdict('attention', 'uniform', SHOWN['accuracy'], gap)}"
-    return [f"{_wrong(line, report['points'][place]['at'])}, {kept} of the accuracy{compared}"]
+def _left_at(report: Mapping[str, Any], line: str, place: str) -> str:
+    """A sentence, empty if attention was not run there."""
+    each = {name: report["retention"].get(f"{name}@{place}") for name in ("attention", *_RIVALS)}
+    known = {name: found for name, found in each.items() if found and finite(found["mean"])}
+    if "attention" not in known:
+        return ""
+    first, *rest = known
+    others = ", ".join(f"{name} {known[name]['mean']:.1%}" for name in rest)
+    gaps = {other: gap_of(report, f"attention@{place}", f"{other}@{place}", "accuracy") for other in _RIVALS}
+    compared = "".join(f", {_against(other, gap)}" for other, gap in gaps.items() if gap)
+    kept = f"{first} keeps {share(known[first])} of its accuracy" + f" ({others})" * bool(rest)
+    return f"{_wrong(line, report['points'][place]['at'])}, {kept}{compared}; {_seeds(known[first])}"
+
+
+def _against(other: str, gap: Mapping[str, Any]) -> str:
+    """How accurate something is against another.
+
+    >>> _against("uniform", {"mean": 0.02, "low": 0.01, "high": 0.03, "seeds": [0, 1]})
+    'against uniform higher accuracy (+.0200 [.0100, .0300])'
+    """
+    word = judged(gap)
+    if word.startswith(UNKNOWN):
+        return f"{UNKNOWN} with {other} ({word.removeprefix(UNKNOWN + ': ')})"
+    return f"against {other} {word}{' accuracy' * (word != NOTHING)} ({numbers_of(gap)})"
 
 
 def _wrong(line: str, rate: float) -> str:
@@ -143,8 +194,8 @@ def _wrong(line: str, rate: float) -> str:
 
 
 _ANSWERS: Final[Mapping[str, tuple[str, Callable[[Mapping[str, Any]], list[str]]]]] = {
-    "calibration": ("main", lambda report: _compared(report, ("ece", "nll"), "uniform")),
-    "accuracy": ("main", lambda report: _compared(report, ("accuracy",), "uniform", "cnn", "hgb")),
+    "calibration": ("main", _calibration),
+    "accuracy": ("main", _accuracy),
     "robustness": ("noise", _robustness),
     "overhead": ("efficiency", overheads),
 }

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 JUDGED = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "auc": "AUC"}
 """Metrics that verdicts speak of, and how they are written."""
+
+NOTHING: Final = "no difference found"
+UNKNOWN: Final = "cannot be compared"
+"""What is said where an interval holds 0, and where there is none."""
 
 _ROUNDING = 1e-12
 """What the last digits of one model under two names may differ by."""
@@ -35,20 +39,42 @@ def verdict(mine: str, other: str, metric: str, found: Mapping[str, Any]) -> str
     >>> verdict("a", "b", "NLL", {"mean": 0.01, "low": -0.01, "high": 0.03, "seeds": [0, 1]})
     'no difference found between a and b in NLL: +.0100 [-.0100, .0300] over 2 seeds'
     """
-    seeds, same = len(found["seeds"]), len(found.get("identical_seeds", ()))
-    low, high = ends_of(found)
-    why = "they gave identical predictions" if same == seeds else _unknown(low, high, seeds)
-    if why:
-        return f"{mine} and {other} cannot be compared in {metric}: {why}"
+    word, seeds = judged(found), len(found["seeds"])
+    if word.startswith(UNKNOWN):
+        return f"{mine} and {other} {word.replace(UNKNOWN, f'{UNKNOWN} in {metric}')}"
     rows = " and their test rows" * ("over_rows" in found)
-    numbers = f"{short(found['mean'], sign=True)} [{short(low)}, {short(high)}] over {seeds} seeds{rows}"
-    if same:
-        numbers += f" (identical predictions in {same})"
-    if low > _ROUNDING:
-        return f"{mine} has higher {metric} than {other}: {numbers}"
-    if high < -_ROUNDING:
-        return f"{mine} has lower {metric} than {other}: {numbers}"
-    return f"no difference found between {mine} and {other} in {metric}: {numbers}"
+    numbers = f"{numbers_of(found)} over {seeds} seeds{rows}"
+    if found.get("identical_seeds"):
+        numbers += f" (identical predictions in {len(found['identical_seeds'])})"
+    if word == NOTHING:
+        return f"{NOTHING} between {mine} and {other} in {metric}: {numbers}"
+    return f"{mine} has {word} {metric} than {other}: {numbers}"
+
+
+def judged(found: Mapping[str, Any]) -> str:
+    """What an interval says in a word: ``higher``, ``lower``, ``NOTHING``, or why it says nothing.
+
+    >>> judged({"mean": 0.01, "low": 0.005, "high": 0.015, "seeds": [0, 1]})
+    'higher'
+    >>> judged({"mean": 0.01, "low": None, "high": None, "seeds": [0]})
+    'cannot be compared: one seed has no interval'
+    """
+    seeds, (low, high) = len(found["seeds"]), ends_of(found)
+    same = len(found.get("identical_seeds", ())) == seeds
+    why = "they gave identical predictions" if same else _unknown(low, high, seeds)
+    if why:
+        return f"{UNKNOWN}: {why}"
+    return "higher" if low > _ROUNDING else "lower" if high < -_ROUNDING else NOTHING
+
+
+def numbers_of(found: Mapping[str, Any]) -> str:
+    """A difference with its interval.
+
+    >>> numbers_of({"mean": 0.01, "low": 0.005, "high": 0.015})
+    '+.0100 [.0050, .0150]'
+    """
+    low, high = ends_of(found)
+    return f"{short(found['mean'], sign=True)} [{short(low)}, {short(high)}]"
 
 
 def ends_of(found: Mapping[str, Any]) -> tuple[float, float]:
