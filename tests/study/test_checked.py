@@ -6,8 +6,12 @@ import json
 
 import pytest
 
-from attnknn.study import checked, engine
+from attnknn.study import checked, engine, ours
+from attnknn.study.answers import answers
 from attnknn.study.efficiency import Place, run_places
+from attnknn.study.job import Job
+from attnknn.study.methods import METHODS
+from attnknn.study.splits import parts
 
 
 @pytest.fixture
@@ -39,7 +43,40 @@ def test_stages_are_timed_at_both_sizes_of_batches(asked, monkeypatch):
     assert [each["batch"] for each in told["stages"]] == [1, 64]
     for each in told["stages"]:
         assert all(value >= 0 for value in each["ms_per_query"].values())
-    assert "ms per query" in told["overhead"]
+    assert "ms per query" in told["overhead_shipped"]
+
+
+def test_learned_attention_that_cannot_be_trained_is_told_beside_what_ships(asked):
+    report = asked("stages")  # whose stand-in for the training knows only softmax
+    said = answers("overhead", [report])
+    assert said[0] == "attention with all learned parts: not run: there are too few rows to train its parts"
+    assert said[1].startswith("what ships (softmax weights, k = ")
+    assert "adds" in said[1]
+
+
+def test_the_claim_of_an_overhead_is_answered_by_learned_attention_that_the_ablation_shares(
+    recipe, task, monkeypatch
+):
+    monkeypatch.setattr(checked, "_BATCHES", (1, 8))
+    job = Job(recipe, task, parts(task, recipe, 0), 0)
+    told = METHODS["stages"](job).settings
+    assert [(each["what"], each["weights"]) for each in told["stages"]] == [
+        *[("what ships", "softmax")] * 2,
+        *[("attention with all learned parts", "attention")] * 2,
+    ]
+    assert told["overhead"].startswith("attention with all learned parts (k = ")
+    assert told["overhead_shipped"].startswith("what ships (softmax weights, k = ")
+    monkeypatch.setattr(ours, "reweighed", None)  # would be called if anything were trained again
+    assert METHODS["attention-all"](job).settings["members"][0]["weigher"] == "LearnedWeighting"
+
+
+def test_a_record_of_softmax_alone_does_not_pass_for_learned_attention():
+    stages = [{"batch": 1, "weights": "softmax"}]
+    report = {
+        "study": "efficiency",
+        "settings": {"stages": [{"stages": stages, "overhead": "softmax weights add 0"}]},
+    }
+    assert answers("overhead", [report]) == ["attention with all learned parts: not run", "softmax weights add 0"]
 
 
 def test_places_are_measured_once_and_those_that_were_not_run_again(tmp_path):

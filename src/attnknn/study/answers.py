@@ -9,6 +9,7 @@ from attnknn.study.differences import difference
 from attnknn.study.plots import SHOWN
 from attnknn.study.points import BANK, method_of
 from attnknn.study.tables import finite
+from attnknn.study.timing import LEARNED
 from attnknn.study.verdicts import NOTHING, UNKNOWN, ends_of, judged, numbers_of, of_leads, verdict
 
 _WORST: Final = ("fail", "not run", "reported", "pass")
@@ -16,6 +17,7 @@ _WORST: Final = ("fail", "not run", "reported", "pass")
 _OURS: Final = ("attention", "attention+tta")  # the claims speak of both
 _RIVALS: Final = ("uniform", "distance")  # of which the second has a fitted scale
 _CLAIMED_RATE: Final = 0.3
+_LEARNED_KIND: Final = "attention"  # weights that a part was trained for
 
 STATISTICS: Final = (
     "Differences are paired by seed and test row. An interval is made of two: Student's t over seeds, and the "
@@ -78,9 +80,18 @@ def _seeds(found: Mapping[str, Any]) -> str:
 
 
 def overheads(report: Mapping[str, Any]) -> list[str]:
-    """What weighing adds to a query, by the first seed that was timed."""
+    """What weighing adds to a query, by the first seed that was timed: learned attention, then what ships.
+
+    Reports of older versions timed only what shipped, which need not be learned; then that is said.
+    """
     told = [each for some in report["settings"].values() for each in some if each and "overhead" in each]
-    return [str(each["overhead"]) for each in told[:1]]
+    if not told:
+        return []
+    first = told[0]
+    if "overhead_shipped" in first:
+        return [str(first["overhead"]), str(first["overhead_shipped"])]
+    timed = {str(each.get("weights", _LEARNED_KIND)) for each in first.get("stages", ())}
+    return [*([f"{LEARNED}: not run"] if timed - {_LEARNED_KIND} else []), str(first["overhead"])]
 
 
 def answered(claim: str, reports: Sequence[Mapping[str, Any]]) -> str:

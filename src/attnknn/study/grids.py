@@ -129,14 +129,20 @@ def recalls(report: Mapping[str, Any]) -> Grid:
 
 
 def _stages(report: Mapping[str, Any]) -> Grid:
-    """Milliseconds per query of the first seed that was timed, a row for each batch."""
+    """Milliseconds per query of the first seed that was timed, a row for each batch of each kind of weights."""
     timed = [told["stages"] for some in report["settings"].values() for told in some if told and "stages" in told]
     stages = timed[0] if timed else []
     names = list(stages[0]["ms_per_query"]) if stages else []
-    rows = (
-        (f"batches of {one['batch']:,}", *(f"{one['ms_per_query'][name]:.4f}" for name in names)) for one in stages
-    )
+    rows = ((_timed(one), *(f"{one['ms_per_query'][name]:.4f}" for name in names)) for one in stages)
     return Grid("stages", "Time of each stage", ("milliseconds per query", *names), tuple(rows))
+
+
+def _timed(one: Mapping[str, Any]) -> str:
+    """A batch, and below it the weights that were timed, where that is recorded."""
+    batches = f"batches of {one['batch']:,}"
+    if "what" not in one:
+        return batches
+    return f"{one['what']}, {batches}\n{one['weights']} weights, k = {one['k']}"
 
 
 def _searches(report: Mapping[str, Any]) -> Grid:

@@ -26,6 +26,10 @@ STAGES: Final = ("embedding", "search", "weighing", "vote")
 ALLOWED: Final = 1.0
 """Milliseconds per query that weighing may add to uniform weights."""
 
+SHIPPED: Final = "what ships"
+LEARNED: Final = "attention with all learned parts"
+"""What is timed: the weights that were chosen, and those that the claim of an overhead speaks of."""
+
 _UNIFORM = Weighting("uniform")
 _MOST_BATCHES = 40  # timed in each round
 
@@ -103,19 +107,28 @@ def overhead(found: Sequence[Mapping[str, Any]]) -> str:
     """Whether weighing adds less than 1 ms per query to uniform weights, in a sentence.
 
     Args:
-        found: What :func:`stages` found for one model, at one batch size or several.
+        found: What :func:`stages` found for one model, at one batch size or several; ``what`` says of which model.
 
     >>> single = {"weights": "attention", "batch": 1, "adds": 0.4}
     >>> overhead([single, {"weights": "attention", "batch": 1000, "adds": 0.012}])
     'attention adds 0.012 ms per query at batch 1,000 (0.4 ms at batch 1): below 1 ms'
+    >>> overhead([{"what": "what ships", "weights": "softmax", "k": 16, "batch": 1, "adds": 0.4}])
+    'what ships (softmax weights, k = 16) adds 0.4 ms per query at batch 1: below 1 ms'
     """
     if not found:
         raise InvalidInput("nothing was timed: give what stages() found for at least one batch size")
     first, *rest = sorted(found, key=lambda each: -int(each["batch"]))
-    who = "attention adds" if first["weights"] == "attention" else f"{first['weights']} weights add"
     others = ", ".join(f"{_ms(each)} at {_at(each)}" for each in rest)
     beside = f" ({others})" if rest else ""
-    return f"{who} {_ms(first)} per query at {_at(first)}{beside}: {_verdict([first, *rest])}"
+    return f"{_who(first)} {_ms(first)} per query at {_at(first)}{beside}: {_verdict([first, *rest])}"
+
+
+def _who(each: Mapping[str, Any]) -> str:
+    """Whose time it is, with the verb."""
+    weights = "attention" if each["weights"] == "attention" else f"{each['weights']} weights"
+    if "what" not in each:
+        return f"{weights} add{'s' * (weights == 'attention')}"
+    return f"{each['what']} ({'' if each['what'] == LEARNED else f'{weights}, '}k = {each['k']}) adds"
 
 
 def _verdict(found: Sequence[Mapping[str, Any]]) -> str:
