@@ -127,6 +127,18 @@ def _study(report: Report) -> list[str]:
     ]
 
 
+def in_full(reports: Sequence[Report]) -> str:
+    """Every method of each report, without the sentences: those are in the details."""
+    return "\n".join("\n".join(_table(report)) for report in reports)
+
+
+def _table(report: Report) -> list[str]:
+    tell = image_tables.details if report["config"]["data"] in image_tables.DATA else details
+    head, *rest = tell([report]).splitlines()
+    rows = [line for line in rest if line.startswith("|")]
+    return [f"{head.removesuffix(':')}; means ± half of the 95 % interval over seeds:", "", *rows, ""]
+
+
 def _split(config: dict[str, Any]) -> str:
     if config["train_rows"] is not None:
         words = f"the first {config['train_rows']:,} rows train, the others test"
@@ -255,6 +267,7 @@ def updated(page: str, results: Path) -> str:
         "vit-short": lambda: vit_tables.summary(token_layers(results, vit_tables.DATA)),
         "vit": lambda: vit_tables.details(token_layers(results, vit_tables.DATA)),
         "vit-224": lambda: vit_tables.beside(token_layers(results, ("cifar10-224",))),
+        "in-full": lambda: in_full([*recorded(results, data=("cifar10",)), *recorded(results, data=("adult",))]),
         "all": lambda: answers(recorded(results, "all", ("iris", *DATA, "wine-quality-red-good", "mnist"))),
         "speed": lambda: speed(json.loads((results / "synthetic/bench.json").read_text())),
     }

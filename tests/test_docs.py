@@ -62,6 +62,19 @@ def test_the_tables_of_a_page_are_those_of_the_recorded_runs(tables, page):
     assert "| `attention` |" in text or "| adult |" in text
 
 
+@pytest.mark.parametrize("data", ["cifar10", "adult"])
+def test_the_readme_has_every_method_of_the_main_tables_with_intervals(data):
+    text = (ROOT / "README.md").read_text()
+    _, _, table = text.partition("<!-- in-full:")[2].partition(f"**{data}**")
+    rows = re.findall(r"^\|.*\n(?:\|.*\n)*", table, flags=re.M)[0].splitlines()
+    methods = json.loads((ROOT / "results" / data / "main.json").read_text())["methods"]
+    assert [row.split("|")[1].strip(" `") for row in rows[2:]] == list(methods)
+    assert all(title in rows[0] for title in ("accuracy", "NLL", "ECE (floor)"))
+    for row, found in zip(rows[2:], methods.values(), strict=True):
+        assert f"{found['accuracy']['mean']:.4f}".removeprefix("0") in row
+        assert row.count("±") >= 3
+
+
 def test_the_figures_of_the_readme_are_those_of_the_recorded_runs(tables):
     for name, content in tables.figures(ROOT / "results").items():
         assert (ROOT / "docs" / "figures" / name).read_text() == content
