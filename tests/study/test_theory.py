@@ -304,6 +304,16 @@ def test_where_truncation_loses_nothing_there_is_nothing_to_win():
     assert (check.verdict, check.numbers["truncation"]) == ("not run", pytest.approx(0, abs=1e-12))
 
 
+def test_numbers_that_four_decimals_would_hide_are_told():
+    logits, labels = np.full((30, 100), -50.0), np.zeros(100, np.int64)
+    logits[:, 0], logits[:, 1], labels[1] = 0.0, -13.0, 1
+    seen = Searched(logits, np.zeros((30, 1), np.int64))
+    check = check_tail(seen, labels, 2, k=1)
+    assert "is 2.3e-06 with k = 1" in check.found
+    assert ".0000" not in check.found
+    assert "the median weight left out 2.3e-06" in check_certificate(seen, [1]).found
+
+
 # Metrics and HNSW
 
 
@@ -365,7 +375,7 @@ def test_nll_by_k_is_that_of_the_vote_written_out():
         assert each["low"] < each["nll"] < each["high"]
     assert check.numbers["k_over_sqrt_n"] == pytest.approx(64 / math.sqrt(200))
     gaps = -np.sort(-seen.logits, axis=1)
-    assert check.numbers["effective_scale"] == pytest.approx(np.median(gaps[:, 0] - gaps[:, 63]))
+    assert check.numbers["logit_span"] == pytest.approx(np.median(gaps[:, 0] - gaps[:, 63]))
 
 
 def test_a_k_that_costs_is_told_from_one_that_does_not():
@@ -434,7 +444,7 @@ def test_equal_vectors_are_all_ties(metric):
     for each in checks["certificate"].numbers["by_k"]:
         assert each["missing"] == pytest.approx(each["certificate"])
     assert [each["recall"] for each in checks["hnsw recall"].numbers["curve"]] == [1.0] * 6
-    assert checks["k"].numbers["effective_scale"] == 0
+    assert checks["k"].numbers["logit_span"] == 0
 
 
 def test_the_same_seed_finds_the_same_and_queries_are_limited():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from attnknn.study.differences import difference
 from attnknn.study.plots import SHOWN
 from attnknn.study.points import BANK, method_of
 from attnknn.study.tables import finite
+from attnknn.study.theory_plots import checks_of
 from attnknn.study.timing import LEARNED
 from attnknn.study.verdicts import NOTHING, UNKNOWN, ends_of, judged, numbers_of, of_leads, verdict
 
@@ -42,12 +44,8 @@ def sentences_of(report: Mapping[str, Any], leads: Sequence[str]) -> list[str]:
 
 def checked(report: Mapping[str, Any]) -> list[str]:
     """A sentence for each check of the theory: its verdicts over the seeds, and what the worst of them found."""
-    each: dict[str, list[Mapping[str, Any]]] = {}
-    for told in (told for some in report["settings"].values() for told in some if told):
-        for check in told.get("checks", ()):
-            each.setdefault(check["name"], []).append(check)
     sentences = []
-    for name, some in each.items():
+    for name, some in checks_of(report).items():
         verdicts = [check["verdict"] for check in some]
         worst = next((check for word in _WORST for check in some if check["verdict"] == word), some[0])
         counts = ", ".join(f"{word} in {verdicts.count(word)}" for word in _WORST if word in verdicts)
@@ -217,7 +215,30 @@ def not_run(report: Mapping[str, Any]) -> list[str]:
     """Cells and searches that were not run, a line for each reason."""
     found = {**report["not_run"], **report["failed"], **dict.fromkeys(report["missing"], "not asked for yet")}
     found |= {name: each["not_run"] for name, each in report.get("places", {}).items() if "not_run" in each}
-    return by_reason(found)
+    return by_reason(found | _unchecked(report))
+
+
+def _unchecked(report: Mapping[str, Any]) -> dict[str, str]:
+    """Checks of the theory that were not run, and attention that was not timed, with the reason."""
+    found: dict[str, str] = {}
+    for some in report["settings"].values():
+        for seed, told in zip(report["seeds"], some, strict=False):
+            for check in (told or {}).get("checks", ()):
+                if check["verdict"] == "not run":
+                    found[f"check of {check['name']}, seed {seed}"] = _reason(check["found"])
+            overhead = str((told or {}).get("overhead", ""))
+            if ": not run: " in overhead:
+                found[f"time of {LEARNED}, seed {seed}"] = _reason(overhead)
+    return found
+
+
+def _reason(words: str) -> str:
+    """What follows "not run".
+
+    >>> _reason("Not run: no k is below the 3 rows of the bank.")
+    'no k is below the 3 rows of the bank'
+    """
+    return re.split("not run: ", words, maxsplit=1, flags=re.IGNORECASE)[-1].removesuffix(".")
 
 
 def by_reason(unrun: Mapping[str, str]) -> list[str]:

@@ -15,7 +15,9 @@ from attnknn.predict import base_of
 from attnknn.study.ablation import VARIANTS
 from attnknn.study.job import Fitted, Job, Stopwatch
 from attnknn.study.ours import TRAINED, _reweighed, _robust, chosen, predicted, reweighed, shared_model
-from attnknn.study.theory import check_theory
+from attnknn.study.scales import check_scales, head_scales
+from attnknn.study.splits import Rows
+from attnknn.study.theory import Check, check_theory
 from attnknn.study.timing import LEARNED, SHIPPED, overhead, stages
 
 _ASKED: Final = 200  # test rows that the theory is checked on
@@ -28,10 +30,11 @@ class Theory:
 
     def __call__(self, job: Job) -> Fitted:
         """Fit, and check."""
-        model, earlier = shared_model(job)
+        shipped, earlier = shared_model(job)
         watch = Stopwatch()
-        model = reweighed(model, "softmax")
-        settings = {**chosen(model), "checks": [asdict(each) for each in _checks(model, job)]}
+        model = reweighed(shipped, "softmax")
+        checks = [*_checks(model, job), _scales(shipped, job)]
+        settings = {**chosen(model), "checks": [asdict(each) for each in checks]}
         return Fitted(settings, earlier + watch.seconds, partial(predicted, model, job, alone=True))
 
 
@@ -75,10 +78,9 @@ def _timed(model: Any, job: Job, what: str) -> list[dict[str, Any]]:
     return [{"what": what, **stages(model, _so_many(rows, batch), batch=batch)} for batch in _BATCHES]
 
 
-def _checks(model: Any, job: Job) -> list[Any]:
-    voter, rows = model.voter_, job.parts.test
+def _checks(model: Any, job: Job) -> list[Check]:
+    voter, asked = model.voter_, _some(job)
     member, bank = voter.members[0], voter.bank
-    asked = np.sort(np.random.default_rng([job.seed, 5]).permutation(rows)[:_ASKED])
     return check_theory(
         bank.vectors(bank.live),
         member.vectors(model._encoded(job.task.take(asked))),
@@ -90,6 +92,25 @@ def _checks(model: Any, job: Job) -> list[Any]:
         classes=len(job.task.classes),
         seed=job.seed,
     )
+
+
+def _scales(shipped: Any, job: Job) -> Check:
+    """The scale of each head, of what ships and of attention with all learned parts."""
+    learned, why = _learned(job)
+    models = {SHIPPED: shipped} | ({} if learned is None else {LEARNED: learned})
+    rows = job.task.take(_some(job))
+    heads = {}
+    for what, model in models.items():
+        member = model.voter_.members[0]
+        heads[f"{what} ({base_of(member.weigher).kind} weights)"] = head_scales(
+            member, member.vectors(model._encoded(rows))
+        )
+    return check_scales(heads, {} if learned is not None else {LEARNED: why})
+
+
+def _some(job: Job) -> Rows:
+    """Test rows that the theory is checked on."""
+    return np.sort(np.random.default_rng([job.seed, 5]).permutation(job.parts.test)[:_ASKED])
 
 
 def _so_many(rows: NDArray[Any], count: int) -> NDArray[Any]:

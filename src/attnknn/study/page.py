@@ -13,6 +13,7 @@ from attnknn.study.grids import Grid, grids_of
 from attnknn.study.published import claims
 from attnknn.study.recipe import STUDIES
 from attnknn.study.svg import STYLE, svg
+from attnknn.study.verdicts import NOTHING, UNKNOWN
 
 _PAGE = """
 :root { color-scheme: light dark; --line: #d5dae0; --quiet: #5a6673; --ground: #fff; --text: #1f2933 }
@@ -109,9 +110,9 @@ def _section(title: str, body: str, level: int = 2) -> list[str]:
 
 
 def _verdicts(report: Mapping[str, Any], leads: Sequence[str]) -> str:
-    """What was found; comparisons that found nothing are folded away."""
-    sentences = sentences_of(report, leads)
-    nothing = [each for each in sentences if "no difference found" in each or " cannot be compared " in each]
+    """What was found; comparisons of methods that found nothing are folded away."""
+    sentences, compared = sentences_of(report, leads), set(report["verdicts"])
+    nothing = [each for each in sentences if each in compared and (NOTHING in each or UNKNOWN in each)]
     found = [each for each in sentences if each not in nothing]
     count = f"{len(nothing)} comparison{'s' * (len(nothing) != 1)} without a difference"
     folded = f"<details><summary>{count}</summary>{_list(nothing)}</details>" if nothing else ""

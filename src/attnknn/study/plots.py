@@ -18,6 +18,7 @@ from attnknn.study.published import published
 from attnknn.study.recall_plots import recall_figures
 from attnknn.study.recipe import CORRECTED
 from attnknn.study.tables import MOST
+from attnknn.study.theory_plots import theory_figures
 
 SHOWN: Final = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"}
 """Metrics that are drawn, and how they are written."""
@@ -38,8 +39,10 @@ def plots_of(report: Mapping[str, Any], cells: Cells, leads: Sequence[str]) -> d
         cells: Where the predictions are.
         leads: Methods that a study is about.
     """
-    if not report["methods"] or report["study"] == "theory":  # which is about checks, not about how it answers
+    if not report["methods"]:
         return {}
+    if report["study"] == "theory":  # which is about checks, not about how it answers
+        return theory_figures(report)
     if report["study"] == "efficiency":
         return _searches(report["places"])
     found: dict[str, Figure] = {}

@@ -31,7 +31,7 @@ from attnknn.study.beyond import (
     tail_numbers,
     truncation_gaps,
 )
-from attnknn.study.verdicts import short
+from attnknn.study.verdicts import fine, short
 
 Verdict: TypeAlias = Literal["pass", "fail", "reported", "not run"]
 Bound: TypeAlias = Callable[[Floats, int, float], Floats]
@@ -180,7 +180,7 @@ def check_certificate(
     violations, last = sum(each["violations"] for each in by_k), by_k[-1]
     found = (
         f"{violations} violations in {len(weights)} queries at {len(ks)} k each; at k = {last['k']} the median "
-        f"bound is {short(last['certificate'])} and the median weight left out {short(last['missing'])}."
+        f"bound is {fine(last['certificate'])} and the median weight left out {fine(last['missing'])}."
     )
     numbers = {"violations": violations, "queries": len(weights), "bias": bias, "by_k": by_k}
     return Check(name, "pass" if violations == 0 else "fail", claim, found, numbers)
@@ -215,8 +215,8 @@ def check_tail(seen: Searched, labels: Ints, classes: int, *, k: int, seed: int 
     if got["truncation"] <= TOLERANCE:
         return _not_run(name, claim, f"k = {k} of {seen.n} rows give the class probabilities of all already", got)
     found = (
-        f"Mean total variation to attention over all {seen.n} rows is {short(got['truncation'])} with k = {k}, "
-        f"{short(got['with_tail'])} with {got['tail_size']} random rows more: {_interval(got['difference'])}."
+        f"Mean total variation to attention over all {seen.n} rows is {fine(got['truncation'])} with k = {k}, "
+        f"{fine(got['with_tail'])} with {got['tail_size']} random rows more: {_interval(got['difference'])}."
     )
     low, high = got["difference"]["low"], got["difference"]["high"]
     return Check(name, "pass" if high < 0 else "fail" if low > 0 else "reported", claim, found, got)
@@ -312,7 +312,7 @@ def check_k(
         "k": k,
         "n": seen.n,
         "k_over_sqrt_n": ratio,
-        "effective_scale": apart,
+        "logit_span": apart,
         "best_k": best,
     }
     numbers["by_k"] = [
@@ -351,8 +351,8 @@ def _compared(k: int, best: int, gap: Estimate | None) -> str:
 
 
 def _interval(got: dict[str, float], *, sign: bool = True) -> str:
-    ends = "" if math.isnan(got["low"]) else f" [{short(got['low'])}, {short(got['high'])}]"
-    return short(got["value"], sign=sign) + ends
+    ends = "" if math.isnan(got["low"]) else f" [{fine(got['low'])}, {fine(got['high'])}]"
+    return fine(got["value"], sign=sign) + ends
 
 
 def _softmax(logits: Floats) -> Floats:

@@ -74,7 +74,7 @@ def numbers_of(found: Mapping[str, Any]) -> str:
     '+.0100 [.0050, .0150]'
     """
     low, high = ends_of(found)
-    return f"{short(found['mean'], sign=True)} [{short(low)}, {short(high)}]"
+    return f"{fine(found['mean'], sign=True)} [{fine(low)}, {fine(high)}]"
 
 
 def ends_of(found: Mapping[str, Any]) -> tuple[float, float]:
@@ -114,3 +114,14 @@ def short(value: float, *, sign: bool = False) -> str:
     value = round(value, 4) + 0.0  # no minus before zero
     text = f"{value:+.4f}" if sign else f"{value:.4f}"
     return text.replace("0.", ".", 1) if abs(value) < 1 else text
+
+
+def fine(value: float, *, sign: bool = False) -> str:
+    """As ``short``, but in powers of ten where four decimals would all be zeros.
+
+    >>> fine(0.25), fine(0.0000321, sign=True), fine(-2e-7), fine(0.0), fine(3e-17)
+    ('.2500', '+3.2e-05', '-2.0e-07', '.0000', '.0000')
+    """
+    if not _ROUNDING < abs(value) < 5e-5:
+        return short(value, sign=sign)
+    return f"{value:+.1e}" if sign else f"{value:.1e}"
