@@ -272,6 +272,21 @@ def test_series_differ_by_color_dash_and_marker():
     assert len(shapes) == len(set(COLORS)) == len(set(DASHES)) == 8
 
 
+def test_a_method_looks_the_same_in_every_figure_whoever_is_beside_it():
+    def looks(*names):
+        figure = lines(series=tuple(Series(name, (1.0, 2.0), (0.1, 0.2)) for name in names))
+        drawn = [each.get("class").split()[-1] for each in of_class(figure, "p-series")]
+        assert drawn == [f"p-{look}" for look in figure.looks]
+        return dict(zip(names, figure.looks, strict=True))
+
+    noise, sweep = looks("hgb", "uniform", "distance", "reliability", "attention"), looks("uniform", "attention")
+    assert all(noise[name] == look for name, look in sweep.items())
+    corrected = looks("hgb+prior-correction", "attention+prior-correction")
+    assert list(corrected.values()) == [noise["hgb"], noise["attention"]]
+    both = looks("attention+prior-correction", "attention", *"abcdef")
+    assert sorted(both.values()) == list(range(8))
+
+
 def test_the_legend_lies_below_all_data():
     figure = EXAMPLES["eight long names"]
     legend = [y for element, _, y, _ in placed(parsed(figure)) if element.get("transform")]

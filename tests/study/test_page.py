@@ -171,6 +171,43 @@ def test_figures_are_of_the_numbers(ran):
     assert plots_of({**report, "methods": {}}, cells, ()) == {}
 
 
+def test_an_ablation_shows_the_reliability_of_the_usual_attention(ran):
+    _, report, cells = ran
+    told = {**report, "study": "ablation"}
+    told["methods"] = {"attention": report["methods"]["hgb"], **report["methods"]}
+
+    class Renamed:
+        """The cells of hgb under another name."""
+
+        def answers(self, name, seeds):
+            return cells.answers("hgb" if name == "attention" else name, seeds)
+
+    found = plots_of(told, Renamed(), ())
+    assert "reliability-attention" in found
+    assert found["confusion"].title == "attention: answers"
+
+
+def test_every_search_is_drawn_and_each_device_has_figures_of_its_own(ran):
+    _, report, cells = ran
+    kinds = [(index, "cpu") for index in ("exact", "flat", "hnsw", "ivf")] + [("exact", "cuda")]
+    times = {name: {"median": 0.5} for name in ("single", "batch")}
+    places = {
+        f"{index}-{rows}x{dim}-{device}": {
+            "index": index, "device": device, "rows": rows, "dim": dim, "ms_per_query": times
+        }
+        for index, device in kinds
+        for rows in (1000, 10_000)
+        for dim in (32, 64, 256)
+    }  # fmt: skip
+    found = plots_of({**report, "study": "efficiency", "places": places}, cells, ())
+    names = ["search-single", "search-single-2", "search-batch", "search-batch-2"]
+    assert list(found) == [*names, "search-single-cuda", "search-batch-cuda"]
+    drawn = [each.name for name in names[:2] for each in found[name].series]
+    assert drawn == [f"{index}, {dim} dimensions" for index, _ in kinds[:4] for dim in (32, 64, 256)]
+    assert found["search-single"].title.endswith("part 1")
+    assert found["search-single-cuda"].series[0].name == "exact, 32 dimensions"
+
+
 def test_an_axis_is_drawn_as_lines_that_begin_where_nothing_is_changed(recipe, task, tmp_path):
     noisy, points = replace(recipe, study="noise"), noise_points([0.2, 0.4])
     asked = {"methods": ["hgb", "distance+raw"], "seeds": [0], "points": points, "device": "cpu", "commit": "c"}

@@ -18,6 +18,9 @@ from attnknn.metrics import ReliabilityCurve
 
 MOST_SERIES = 8  # as many colors as color-blind readers can tell apart
 
+LOOKS = ("attention", "uniform", "distance", "reliability", "hgb", "cnn")
+"""Series with a color of their own, the same in every figure; others take what is left."""
+
 Numbers: TypeAlias = tuple[float, ...]
 
 
@@ -82,6 +85,15 @@ class Lines:
                 raise InvalidInput(
                     f"{self.title!r}: {name} must be positive on a logarithmic axis, got {min(_known(values)):g}"
                 )
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Which color, dash and marker each series has: methods keep theirs from figure to figure."""
+        own = {at: LOOKS.index(name) for at, name in enumerate(map(_plain, self.series)) if name in LOOKS}
+        fixed = {look: at for at, look in reversed(own.items())}  # of two alike, the first has it
+        taken = {at: look for look, at in fixed.items()}
+        free = (look for look in counting() if look not in fixed)
+        return tuple(taken[at] if at in taken else next(free) for at in range(len(self.series)))
 
     @property
     def x_ticks(self) -> Numbers:
@@ -328,6 +340,11 @@ def _axis(values: Iterable[float | None], log: bool = False, whole: bool = False
     if log:
         return log_ticks(min(known), max(known)) if known else (1.0, 10.0)
     return ticks(min(known), max(known), most, whole) if known else ticks(0.0, 1.0)
+
+
+def _plain(series: Series) -> str:
+    """The method of a series, however its prior is corrected."""
+    return series.name.partition("+")[0] if series.name.endswith("+prior-correction") else series.name
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

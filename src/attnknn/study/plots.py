@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from attnknn.metrics import reliability_curve
+from attnknn.study.ablation import USUAL
 from attnknn.study.calibration_plots import calibration_figures
 from attnknn.study.cells import Answers, Cells
 from attnknn.study.figures import MOST_SERIES, Bars, Figure, Lines, Matrix, Reliability, Series
@@ -59,20 +60,39 @@ def plots_of(report: Mapping[str, Any], cells: Cells, leads: Sequence[str]) -> d
 
 
 def _searches(places: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:
-    """Milliseconds per query of each index against the rows, one by one and in a batch."""
+    """Milliseconds per query of each index against the rows, one by one and in a batch, for each device."""
+    run = [each for each in places.values() if "ms_per_query" in each]
     found: dict[str, Figure] = {}
-    for asked, words in (("single", "one by one"), ("batch", "1,000 at once")):
-        lines: dict[str, dict[float, float]] = {}
-        for each in places.values():
-            if "ms_per_query" in each:
-                line = lines.setdefault(f"{each['index']}, {each['device']}, {each['dim']} dimensions", {})
-                line[each["rows"]] = each["ms_per_query"][asked]["median"]
-        series = tuple(Series(name, tuple(line), tuple(line.values())) for name, line in lines.items())
-        if series:
-            title = f"Search, queries {words}"
-            shown = series[:MOST_SERIES]
-            found[f"search-{asked}"] = Lines(title, "rows", "ms per query", shown, log_x=True, log_y=True)
+    for device in dict.fromkeys(each["device"] for each in run):
+        here = [each for each in run if each["device"] == device]
+        for asked, words in (("single", "one by one"), ("batch", "1,000 at once")):
+            title, name = (
+                f"Search on {device}, queries {words}",
+                f"search-{asked}{f'-{device}' * (device != 'cpu')}",
+            )
+            found |= _several(name, title, "rows", "ms per query", _timed(here, asked), log_x=True, log_y=True)
     return found
+
+
+def _timed(places: Sequence[Mapping[str, Any]], asked: str) -> tuple[Series, ...]:
+    lines: dict[str, dict[float, float]] = {}
+    for each in places:
+        line = lines.setdefault(f"{each['index']}, {each['dim']} dimensions", {})
+        line[each["rows"]] = each["ms_per_query"][asked]["median"]
+    return tuple(Series(name, tuple(line), tuple(line.values())) for name, line in lines.items())
+
+
+def _several(
+    name: str, title: str, x: str, y: str, series: Sequence[Series], *, log_x: bool, log_y: bool = False
+) -> dict[str, Figure]:
+    """Lines in as many figures as there are colors for, so that none is left out."""
+    parts = [tuple(series[at : at + MOST_SERIES]) for at in range(0, len(series), MOST_SERIES)]
+    return {
+        f"{name}{f'-{at + 1}' * (at > 0)}": Lines(
+            title + f", part {at + 1}" * (len(parts) > 1), x, y, some, log_x=log_x, log_y=log_y
+        )
+        for at, some in enumerate(parts)
+    }
 
 
 def bars(report: Mapping[str, Any], metric: str) -> Bars:
@@ -112,10 +132,9 @@ def _lines(report: Mapping[str, Any], metric: str, title: str) -> dict[str, Figu
         here = {name: each["at"] for name, each in points.items() if each["line"] in ("", line)}
         every, log = _series(report, metric, here), report["study"] != "noise"
         for end in ("", "-corrected"):
-            series = tuple(each for each in every if each.name.endswith(CORRECTED) == bool(end))[:MOST_SERIES]
+            series = [each for each in every if each.name.endswith(CORRECTED) == bool(end)]
             words = f"{title} on {report['config']['data']}, {line.replace('-', ' ')}{end.replace('-', ', ')}"
-            if series:
-                found[f"{metric}-{line}{end}"] = Lines(words, AXES[report["study"]], title, series, log_x=log)
+            found |= _several(f"{metric}-{line}{end}", words, AXES[report["study"]], title, series, log_x=log)
     return found
 
 
@@ -139,7 +158,7 @@ def _diagrams(report: Mapping[str, Any], cells: Cells, leads: Sequence[str]) -> 
     """Reliability of the methods that a study is about, and whom the first of them takes for whom; all seeds."""
     found: dict[str, Figure] = {}
     names = [name for name in report["methods"] if "@" not in name]
-    first = [name for name in leads if name in names] or names[-1:]
+    first = [name for name in leads if name in names] or [name for name in names if name == USUAL] or names[-1:]
     for name in dict.fromkeys(
         [*first, *(each for each in ("uniform", "cnn", "hgb") if each in names)][:_DIAGRAMS]
     ):

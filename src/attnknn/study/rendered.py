@@ -110,7 +110,7 @@ def size_of(figure: Figure) -> tuple[float, float]:
 
 def _lines(figure: Lines, sheet: Sheet) -> None:
     axes = _axes(sheet)
-    for at, each in enumerate(figure.series):
+    for at, each in zip(figure.looks, figure.series, strict=True):
         _series(axes, each, at)
     axes.set_xscale("log" if figure.log_x else "linear")
     axes.set_yscale("log" if figure.log_y else "linear")

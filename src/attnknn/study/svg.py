@@ -119,12 +119,13 @@ def _lines(figure: Lines, top: float) -> tuple[list[str], float]:
     right = WIDTH - max(_EDGE, _LETTER * len(tick_text(x_ticks[-1])) / 2 + 2)
     bottom = top + 226
     x, y = _Scale(x_ticks, left, right, figure.log_x), _Scale(y_ticks, bottom, top + 24, figure.log_y)
-    legend, below = _legend([(_sample(at), _name_of(each)) for at, each in enumerate(figure.series)], bottom + 46)
+    looks = list(zip(figure.looks, figure.series, strict=True))
+    legend, below = _legend([(_sample(at), _name_of(each)) for at, each in looks], bottom + 46)
     notes = _texts(figure.note, _EDGE, below, "p-quiet", 44)
     parts = [
         _text(_EDGE, top + 9, figure.y_label, "p-quiet"),
         *_grid(x, y),
-        *(piece for at, each in enumerate(figure.series) for piece in _series(figure, each, at, x, y)),
+        *(piece for at, each in looks for piece in _series(figure, each, at, x, y)),
         _text((left + right) / 2, bottom + 34, figure.x_label, "p-middle p-quiet"),
         *legend,
         *notes,
