@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +14,13 @@ from attnknn import metrics
 from attnknn.study import engine
 from attnknn.study.grids import MOST_CLASSES, audits, errors, grids_of, recalls
 from attnknn.study.page import page_of
+from attnknn.study.plots import difference_figures
 from attnknn.study.points import noise_points, tail_points
 from attnknn.study.recall_plots import recall_figures
 from attnknn.study.scored import errors as errors_of
 from attnknn.study.scored import floors_of
 from attnknn.study.tables import ERRORS, grid_csv, grid_latex, in_words
-from attnknn.study.verdicts import short
+from attnknn.study.verdicts import JUDGED, ends_of, short, verdict
 
 RAW = "distance+raw"
 
@@ -146,6 +148,55 @@ def test_text_that_is_code_elsewhere_stays_text():
     latex = grid_latex(rows, words=1)
     assert latex.startswith("\\begin{tabular}{lp{7cm}}\n\\toprule\nclass & =HYPERLINK(1) \\\\\n\\midrule\n")
     assert r"a\_b \& 50\%\textbackslash{}x & .9 .8 to 1.0 \\" in latex
+
+
+def test_lines_of_a_cell_do_not_run_together_in_latex(noisy):
+    _, out = noisy
+    text = (out / "tables/calibration-error.tex").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("hgb & ")]
+    assert re.match(r"hgb & \\shortstack\[r\]\{\.\d{4}\\\\\.\d{4} to 1?\.\d{4}\\\\floor \.\d{4}\} & ", rows[0])
+
+
+def test_every_paired_difference_is_a_row_with_its_interval_and_verdict(noisy):
+    report, out = noisy
+    rows = list(csv.DictReader(io.StringIO((out / "tables/differences.csv").read_text())))
+    found = {
+        (mine, other, metric): gap
+        for mine, others in report["differences"].items()
+        for other, gaps in others.items()
+        for metric, gap in gaps.items()
+    }
+    assert [(row["method"], row["other"], row["metric"]) for row in rows] == list(found)
+    assert rows
+    for row, gap in zip(rows, found.values(), strict=True):
+        assert float(row["mean"]) == gap["mean"]
+        assert (float(row["low"]), float(row["high"])) == ends_of(gap)
+        assert int(row["seeds"]) == 2
+        words = verdict(row["method"], row["other"], row["metric"], gap)
+        assert row["verdict"] in words or row["verdict"].replace(":", f" in {row['metric']}:") in words
+    text = (out / "tables/differences.tex").read_text()
+    assert text.startswith("\\begin{tabular}{lllrrrrl}\n\\toprule\nmethod & other & metric & mean & low & high")
+    assert text.count(" \\\\\n") == 1 + sum(metric in JUDGED for *_, metric in found)
+
+
+def test_an_ablation_has_figures_of_the_differences_to_each_reference(noisy):
+    report, _ = noisy
+    gap = {"mean": -0.02, "low": -0.03, "high": -0.01, "seeds": [0, 1]}
+    gaps = {"accuracy": gap, "nll": {**gap, "low": None, "high": None}}
+    upward = {"accuracy": {**gap, "mean": 0.01, "high": 0.02}}
+    to_all = {"b": {"attention-all": gaps}, "c": {"attention-all": upward}}
+    told = {**report, "differences": {"attention-all": {"attention-none": gaps}, **to_all}}
+    found = difference_figures(told)
+    assert list(found) == [
+        f"difference-{metric}-{other}"
+        for other in ("attention-none", "attention-all")
+        for metric in ("accuracy", "nll")
+    ]
+    bars = found["difference-accuracy-attention-all"]
+    assert (bars.names, bars.values, bars.low) == (("b", "c"), (-0.02, 0.01), (-0.03, -0.03))
+    assert bars.base == 0
+    assert found["difference-nll-attention-all"].low is None
+    assert found["difference-nll-attention-all"].names == ("b",)
 
 
 def test_an_interval_without_a_width_is_not_shown_as_one():

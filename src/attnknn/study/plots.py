@@ -20,6 +20,7 @@ from attnknn.study.recall_plots import recall_figures
 from attnknn.study.recipe import CORRECTED
 from attnknn.study.tables import MOST
 from attnknn.study.theory_plots import theory_figures
+from attnknn.study.verdicts import ends_of
 
 SHOWN: Final = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"}
 """Metrics that are drawn, and how they are written."""
@@ -56,6 +57,8 @@ def plots_of(report: Mapping[str, Any], cells: Cells, leads: Sequence[str]) -> d
         return found | calibration_figures(report, cells)
     if report["study"] == "imbalance":
         found |= recall_figures(report)
+    if report["study"] == "ablation":
+        found |= difference_figures(report)
     return found | _diagrams(report, cells, leads) | training_figures(report)
 
 
@@ -122,6 +125,33 @@ def bars(report: Mapping[str, Any], metric: str) -> Bars:
         note=seeds + " Published: the best of any setting." * there,
         published=beside if there else None,
     )
+
+
+def difference_figures(report: Mapping[str, Any]) -> dict[str, Figure]:
+    """What each change of an ablation does against its reference, with the paired intervals."""
+    by_reference: dict[str, list[str]] = {}
+    for mine, others in report["differences"].items():
+        for other in others:
+            by_reference.setdefault(other, []).append(mine)
+    found: dict[str, Figure] = {}
+    for other, names in by_reference.items():
+        for metric in ("accuracy", "nll"):
+            gaps = {name: report["differences"][name][other].get(metric) for name in names}
+            known = {name: gap for name, gap in gaps.items() if gap}
+            if known:
+                title = f"{SHOWN[metric]} beyond that of {other} on {report['config']['data']}"
+                found[f"difference-{metric}-{other}"] = _differences(known, title, SHOWN[metric])
+    return found
+
+
+def _differences(gaps: Mapping[str, Mapping[str, Any]], title: str, metric: str) -> Bars:
+    values = tuple(_known(gap["mean"]) for gap in gaps.values())
+    low, high = zip(*(ends_of(gap) for gap in gaps.values()), strict=True)
+    seeds = max(len(gap["seeds"]) for gap in gaps.values())
+    known = any(map(math.isfinite, low))
+    note = f"Paired by seed and test row; 95 % intervals over {seeds} seeds." if known else "One seed."
+    ends = {"low": low if known else None, "high": high if known else None}
+    return Bars(title, f"difference in {metric}", tuple(gaps), values, **ends, note=note, from_zero=True)
 
 
 def _lines(report: Mapping[str, Any], metric: str, title: str) -> dict[str, Figure]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from attnknn.study.verdicts import short
+from attnknn.study.verdicts import JUDGED, ends_of, judged, short
 
 FLOOR: Final = "ece_floor"
 
@@ -60,9 +60,22 @@ def grid_csv(rows: Cells) -> str:
 
 
 def grid_latex(rows: Cells, words: int | None = None) -> str:
-    """Rows of text, the first of heads; ``words`` is a column of sentences."""
-    columns = "".join("p{7cm}" if at == words else "l" if not at else "r" for at in range(len(rows[0])))
-    return _tabular(columns, [[cell.translate(_SPECIAL) for cell in row] for row in rows])
+    """Rows of text, the first of heads; ``words`` is a column of sentences. Lines of a cell stay lines."""
+    columns = ["p{7cm}" if at == words else "l" if not at else "r" for at in range(len(rows[0]))]
+    cells = [[_lined(cell, column) for cell, column in zip(row, columns, strict=True)] for row in rows]
+    return _tabular("".join(columns), cells)
+
+
+def _lined(cell: str, column: str) -> str:
+    r"""A cell whose lines stand below each other.
+
+    >>> print(_lined(".9\n.8 to 1.0", "r"), _lined("one line", "r"))
+    \shortstack[r]{.9\\.8 to 1.0} one line
+    """
+    lines = [line.translate(_SPECIAL) for line in cell.split("\n")]
+    if len(lines) == 1 or len(column) > 1:  # sentences break by themselves
+        return " ".join(lines)
+    return rf"\shortstack[{column}]" + "{" + r"\\".join(lines) + "}"
 
 
 def _harmless(cell: str) -> str:
@@ -106,6 +119,44 @@ def as_latex(methods: Mapping[str, Mapping[str, Any]]) -> str:
         for method, metrics in methods.items()
     ]
     return _tabular("l" + "r" * len(shown), [["method", *(METRICS[name] for name in shown)], *rows])
+
+
+_COMPARED: Final = ("method", "other", "metric", "mean", "low", "high", "seeds", "verdict")
+
+Differences = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]
+
+
+def differences_csv(differences: Differences) -> str:
+    """A row for each paired difference of each metric, with what its interval says."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_COMPARED)
+    for names, found in _each(differences):
+        ends = (_digits(each) for each in (found["mean"], *ends_of(found)))
+        writer.writerow([*names, *ends, len(found["seeds"]), judged(found)])
+    return out.getvalue()
+
+
+def differences_latex(differences: Differences) -> str:
+    """The same of the metrics that verdicts speak of."""
+    rows = [
+        [
+            *(each.translate(_SPECIAL) for each in (mine, other, JUDGED[metric])),
+            *(f"${each:+.4f}$" if finite(each) else "--" for each in (found["mean"], *ends_of(found))),
+            str(len(found["seeds"])),
+            judged(found),
+        ]
+        for (mine, other, metric), found in _each(differences)
+        if metric in JUDGED
+    ]
+    return _tabular("lllrrrrl", [_COMPARED, *rows])
+
+
+def _each(differences: Differences) -> Iterator[tuple[tuple[str, str, str], Mapping[str, Any]]]:
+    for mine, others in differences.items():
+        for other, metrics in others.items():
+            for metric, found in metrics.items():
+                yield (mine, other, metric), found
 
 
 def _tabular(columns: str, rows: Cells) -> str:

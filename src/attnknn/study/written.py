@@ -17,7 +17,7 @@ from attnknn.study.published import claims
 from attnknn.study.recipe import STUDIES
 from attnknn.study.record import write_bytes, write_json
 from attnknn.study.svg import STYLE, svg
-from attnknn.study.tables import as_csv, as_latex, grid_csv, grid_latex
+from attnknn.study.tables import as_csv, as_latex, differences_csv, differences_latex, grid_csv, grid_latex
 
 Extra = Literal["figures", "pdf"]
 _METRICS: Final = ("methods", "uncalibrated")
@@ -81,6 +81,9 @@ def write_tables(report: Mapping[str, Any], folder: Path, prefix: str = "") -> N
     for kind in _METRICS:
         write_bytes(folder / f"{prefix}{kind}.csv", as_csv(report[kind]).encode())
         write_bytes(folder / f"{prefix}{kind}.tex", as_latex(report[kind]).encode())
+    if report["differences"]:  # one method alone has none
+        write_bytes(folder / f"{prefix}differences.csv", differences_csv(report["differences"]).encode())
+        write_bytes(folder / f"{prefix}differences.tex", differences_latex(report["differences"]).encode())
     for grid in (each for some in grids_of(report) for each in some if each.name not in _METRICS):
         _write_grid(grid, folder, prefix)
 
