@@ -169,6 +169,7 @@ def _published(name: str) -> str:
     for each in published("main", "cifar10"):
         if each.method == name:
             runs.setdefault(f"{each.document} {each.place} {each.setting}", {})[each.metric] = each.value
+    runs = {name: run for name, run in runs.items() if "accuracy" in run}
     if not runs:
         return ""
     best = max(runs.values(), key=lambda run: run["accuracy"])

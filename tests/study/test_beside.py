@@ -153,3 +153,14 @@ def test_a_number_without_a_setting_stands_beside_ours_as_it_is():
     entry = Published("doc", "place", "main", "iris", "attention", {}, "accuracy", 0.9, None)
     assert Beside(entry, told(0.8)["accuracy"], {}).here == ".8000\n.7900 to .8100"
     assert Beside(replace(entry, note="mind"), None, {}).where == "doc, place: mind"
+
+
+def test_a_page_of_adult_has_what_others_reached_beside_ours_and_those_that_only_others_ran():
+    found = {**report("main"), "methods": {"sklearn-knn": told(0.84), "lightgbm": told(0.87)}}
+    found["config"] = {**found["config"], "data": "adult"}
+    rows = {row[0]: row for row in reported(found).rows}
+    assert rows["sklearn-knn"][2:4] == ("0.834", ".8400\n.8300 to .8500")
+    assert rows["lightgbm\nreported highest"][2] == "0.8741"
+    for name in ("TabR", "ModernNCA", "XGBoost", "CatBoost\nreported lowest"):
+        assert rows[name][3] == "published only\nnot run here"
+        assert rows[name][4].startswith("attn-knn.md, section 9: official split")

@@ -1,4 +1,4 @@
-"""What the documents behind this package report, to be printed beside our own numbers."""
+"""What the documents behind this package report, of others as well, to be printed beside our own numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Published:
         place: Heading or run that it stands under.
         study: The study of ours that it can be put beside; ``vit`` for token attention.
         data: Name of the data set.
-        method: Our name of the method; for token attention that of the layer, for a search that of the index.
+        method: Our name of the method, or its own where only others ran it; for token attention that of the layer,
+            for a search that of the index.
         setting: What it was measured with, such as ``k``; empty where the document does not say.
         metric: What was measured; shares are fractions, and a name ends in its unit where there is one.
         value: The number.
