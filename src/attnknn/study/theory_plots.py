@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnknn.metrics import Estimate, seed_interval
-from attnknn.study.figures import Figure, Lines, Series
+from attnknn.study.figures import MOST_SERIES, Figure, Lines, Series
 
 Curve = dict[float, Estimate]  # from a place on the axis to a value
 
@@ -30,28 +30,31 @@ def theory_figures(report: Mapping[str, Any]) -> dict[str, Figure]:
         report: As ``report_of`` makes it.
     """
     checks, data = checks_of(report), report["config"]["data"]
-    recalls = [
-        {float(at["ef_search"]): Estimate(at["recall"], math.nan, math.nan) for at in each["numbers"]["curve"]}
-        for each in checks.get("hnsw recall", ())
-        if each["numbers"].get("curve")
-    ]
-    losses = [
-        {float(at["k"]): Estimate(*(_number(at[name]) for name in ("nll", "low", "high"))) for at in some}
-        for each in checks.get("k", ())
-        if (some := each["numbers"].get("by_k"))
-    ]
+    recalls = [curve for each in checks.get("hnsw recall", ()) if (curve := each["numbers"].get("curve"))]
+    losses = [_losses(by_k) for each in checks.get("k", ()) if (by_k := each["numbers"].get("by_k"))]
     found: dict[str, Figure] = {}
-    for name, curves, most, words in (
-        ("hnsw-recall", recalls, 1.0, ("Recall of HNSW", "search effort (efSearch)", "recall")),
-        ("nll-k", losses, math.inf, ("NLL of the softmax vote", "neighbors", "NLL")),
-    ):
-        series, (title, x, y) = _over_seeds(curves, words[2], most), words
-        if series is not None:
-            found[name] = Lines(f"{title} on {data}", x, y, (series,), log_x=True, note=_note(curves))
+    if recalls:
+        lines = tuple(_recall(curve, at, len(recalls)) for at, curve in enumerate(recalls[:MOST_SERIES]))
+        title = f"Recall of HNSW on {data}"
+        found["hnsw-recall"] = Lines(title, "search effort (efSearch)", "recall", lines, log_x=True)
+    line = _over_seeds(losses)
+    if line is not None:
+        title = f"NLL of the softmax vote on {data}"
+        found["nll-k"] = Lines(title, "neighbors", "NLL", (line,), log_x=True, note=_note(losses))
     return found
 
 
-def _over_seeds(curves: Sequence[Curve], name: str, most: float) -> Series | None:
+def _recall(curve: Sequence[Mapping[str, float]], at: int, seeds: int) -> Series:
+    """A line for each seed: the least effort is their own, as it grows with k."""
+    efforts, found = (tuple(float(each[name]) for each in curve) for name in ("ef_search", "recall"))
+    return Series(f"recall, {at + 1}. of {seeds} seeds" if seeds > 1 else "recall", efforts, found)
+
+
+def _losses(by_k: Sequence[Mapping[str, Any]]) -> Curve:
+    return {float(at["k"]): Estimate(*(_number(at[name]) for name in ("nll", "low", "high"))) for at in by_k}
+
+
+def _over_seeds(curves: Sequence[Curve]) -> Series | None:
     """The mean at places that all seeds have, with a t interval; of one seed its own."""
     places = sorted(set.intersection(*map(set, curves))) if curves else []
     if not places:
@@ -63,9 +66,9 @@ def _over_seeds(curves: Sequence[Curve], name: str, most: float) -> Series | Non
     if all(map(math.isnan, values)):
         return None
     if all(map(math.isnan, low)):
-        return Series(name, tuple(places), values)
-    down, up = (np.clip(each, 0.0, most).tolist() for each in (low, high))
-    return Series(name, tuple(places), values, tuple(down), tuple(up))
+        return Series("NLL", tuple(places), values)
+    down = np.clip(low, 0.0, None).tolist()  # what is unknown stays so
+    return Series("NLL", tuple(places), values, tuple(down), high)
 
 
 def _mean(some: Sequence[Estimate]) -> Estimate:
@@ -78,8 +81,7 @@ def _mean(some: Sequence[Estimate]) -> Estimate:
 def _note(curves: Sequence[Curve]) -> str:
     if len(curves) > 1:
         return f"Mean and 95 % interval over {len(curves)} seeds."
-    known = any(math.isfinite(each.low) for each in curves[0].values())
-    return "One seed" + (", with the 95 % interval over its test rows." if known else ".")
+    return "One seed, with the 95 % interval over its test rows."
 
 
 def _number(value: float | None) -> float:

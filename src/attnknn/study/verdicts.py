@@ -73,8 +73,8 @@ def numbers_of(found: Mapping[str, Any]) -> str:
     >>> numbers_of({"mean": 0.01, "low": 0.005, "high": 0.015})
     '+.0100 [.0050, .0150]'
     """
-    low, high = ends_of(found)
-    return f"{fine(found['mean'], sign=True)} [{fine(low)}, {fine(high)}]"
+    mean, low, high = (round(each, 12) for each in (found["mean"], *ends_of(found)))  # beyond that is rounding
+    return f"{fine(mean, sign=True)} [{fine(low)}, {fine(high)}]"
 
 
 def ends_of(found: Mapping[str, Any]) -> tuple[float, float]:
@@ -119,9 +119,9 @@ def short(value: float, *, sign: bool = False) -> str:
 def fine(value: float, *, sign: bool = False) -> str:
     """As ``short``, but in powers of ten where four decimals would all be zeros.
 
-    >>> fine(0.25), fine(0.0000321, sign=True), fine(-2e-7), fine(0.0), fine(3e-17)
-    ('.2500', '+3.2e-05', '-2.0e-07', '.0000', '.0000')
+    >>> fine(0.25), fine(0.0000321, sign=True), fine(-2e-17), fine(0.0)
+    ('.2500', '+3.2e-05', '-2.0e-17', '.0000')
     """
-    if not _ROUNDING < abs(value) < 5e-5:
+    if not 0 < abs(value) < 5e-5:
         return short(value, sign=sign)
     return f"{value:+.1e}" if sign else f"{value:.1e}"
