@@ -109,6 +109,8 @@ def test_the_page_of_all_answers_the_claims_from_the_study_that_can(together):
     assert answered("overhead", reports) == "not run: attnknn study efficiency"
     assert "distance" not in answered("robustness", reports)
     assert page.index("The four claims") < page.index('id="main"')
+    made = page.partition("How it was made")[2]
+    assert all(f"<summary>{name}</summary>" in made for name in SCOPES)
     assert "quick: short trainings" in page
 
 

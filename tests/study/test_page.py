@@ -180,8 +180,10 @@ def test_an_ablation_shows_the_reliability_of_the_usual_attention(ran):
         """The cells of hgb under another name."""
 
         def answers(self, name, seeds):
-            return cells.answers("hgb" if name == "attention" else name, seeds)
+            return cells.answers("hgb" if name.startswith("attention") else name, seeds)
 
+    quick = {**told, "methods": {"attention-all": report["methods"]["hgb"], **report["methods"]}}
+    assert plots_of(quick, Renamed(), ())["confusion"].title == "attention-all: answers"
     found = plots_of(told, Renamed(), ())
     assert "reliability-attention" in found
     assert found["confusion"].title == "attention: answers"

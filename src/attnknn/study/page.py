@@ -10,6 +10,7 @@ from typing import Any, Final
 from attnknn.study.answers import STATISTICS, answers, not_run, sentences_of, subtitle
 from attnknn.study.figures import Figure
 from attnknn.study.grids import Grid, grids_of
+from attnknn.study.making import NOTHING_ELSE, made_of_all
 from attnknn.study.published import claims
 from attnknn.study.recipe import STUDIES
 from attnknn.study.svg import STYLE, svg
@@ -79,7 +80,7 @@ def overview_of(report: Mapping[str, Any], drawn: Mapping[str, tuple[Mapping[str
         inner = [*_section("Verdicts", _verdicts(each, leads), 3), *notes, *_numbers(each, figures, 3)]
         line = f'<p class="quiet">{escape(STUDIES[name].line)}</p>'
         parts += [f'<section id="{name}"><h2>{name}</h2>{line}', *inner, "</section>"]
-    parts += _section("How it was made", "".join(_made(each) for each in list(studies.values())[:1]))
+    parts += _section("How it was made", _made_of_all(studies))
     return _page(title, _under(next(iter(studies.values()))), parts)
 
 
@@ -141,6 +142,16 @@ def _figures(figures: Mapping[str, Figure]) -> str:
 def _made(report: Mapping[str, Any]) -> str:
     told = {name: report[name] for name in ("command", "commit", "source_hash", "config", "environments")}
     return f"<pre>{escape(json.dumps(told, indent=1))}</pre>"
+
+
+def _made_of_all(studies: Mapping[str, Mapping[str, Any]]) -> str:
+    """What all studies share once, then what each has of its own."""
+    shared, own = made_of_all(studies)
+    parts = [f"<pre>{escape(json.dumps(shared, indent=1))}</pre>"]
+    for name, told in own.items():
+        words = f"<pre>{escape(json.dumps(told, indent=1))}</pre>" if told else f"<p>{NOTHING_ELSE}</p>"
+        parts.append(f"<details><summary>{name}</summary>{words}</details>")
+    return "".join(parts)
 
 
 def _table(grid: Grid) -> str:

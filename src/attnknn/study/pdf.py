@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attnknn.study.answers import STATISTICS, answers, not_run, sentences_of, subtitle
 from attnknn.study.figures import Figure
 from attnknn.study.grids import Grid, grids_of
+from attnknn.study.making import NOTHING_ELSE, made_of_all
 from attnknn.study.paper import BOLD, MONO, NOTE, TITLE, Paper
 from attnknn.study.published import claims
 from attnknn.study.recipe import STUDIES
@@ -86,7 +87,7 @@ def overview_sheets(
         paper.words(STUDIES[name].line, NOTE)
         _verdicts(paper, each, leads)
         _study(paper, each, figures)
-    _made(paper, next(iter(studies.values())))
+    _made_of_all(paper, studies)
     return paper.sheets
 
 
@@ -148,3 +149,16 @@ def _made(paper: Paper, report: Mapping[str, Any]) -> None:
     told += [item for each in report["environments"] for item in each.items()]
     for name, value in told:
         paper.words(f"{name}: {value if isinstance(value, str) else json.dumps(value)}", MONO, indent=10.0)
+
+
+def _made_of_all(paper: Paper, studies: Mapping[str, Mapping[str, Any]]) -> None:
+    """The same of several studies: what they share, then what each has of its own."""
+    paper.heading("How it was made")
+    shared, own = made_of_all(studies)
+    for name, told in {"": shared, **own}.items():
+        if name:
+            paper.words(name, BOLD, follows=20.0)
+        if not told:
+            paper.words(NOTHING_ELSE, indent=10.0)
+        for key, value in told.items():
+            paper.words(f"{key}: {value if isinstance(value, str) else json.dumps(value)}", MONO, indent=10.0)

@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 
 from attnknn.metrics import reliability_curve
-from attnknn.study.ablation import USUAL
 from attnknn.study.calibration_plots import calibration_figures
 from attnknn.study.cells import Answers, Cells
 from attnknn.study.figures import MOST_SERIES, Bars, Figure, Lines, Matrix, Reliability, Series
@@ -30,6 +29,7 @@ AXES: Final = {
     "noise": "share of wrong labels",
     "imbalance": "smallest class over largest",
 }
+_USUAL: Final = ("attention", "attention-all")  # shown where a study, such as an ablation, is about no method
 _DIAGRAMS: Final = 4  # methods that get a reliability diagram
 
 
@@ -188,7 +188,9 @@ def _diagrams(report: Mapping[str, Any], cells: Cells, leads: Sequence[str]) -> 
     """Reliability of the methods that a study is about, and whom the first of them takes for whom; all seeds."""
     found: dict[str, Figure] = {}
     names = [name for name in report["methods"] if "@" not in name]
-    first = [name for name in leads if name in names] or [name for name in names if name == USUAL] or names[-1:]
+    first = (
+        [name for name in leads if name in names] or [name for name in _USUAL if name in names][:1] or names[-1:]
+    )
     for name in dict.fromkeys(
         [*first, *(each for each in ("uniform", "cnn", "hgb") if each in names)][:_DIAGRAMS]
     ):

@@ -71,11 +71,15 @@ def _lined(cell: str, column: str) -> str:
 
     >>> print(_lined(".9\n.8 to 1.0", "r"), _lined("one line", "r"))
     \shortstack[r]{.9\\.8 to 1.0} one line
+    >>> print(_lined("90%\n[80%, 95%]", "r"))
+    \shortstack[r]{90\%\\{}[80\%, 95\%]}
     """
     lines = [line.translate(_SPECIAL) for line in cell.split("\n")]
     if len(lines) == 1 or len(column) > 1:  # sentences break by themselves
         return " ".join(lines)
-    return rf"\shortstack[{column}]" + "{" + r"\\".join(lines) + "}"
+    # A bracket behind the end of a line would be read as its height.
+    whole = ["{}" + line if line.startswith(("[", "*")) else line for line in lines]
+    return rf"\shortstack[{column}]" + "{" + r"\\".join(whole) + "}"
 
 
 def _harmless(cell: str) -> str:
