@@ -83,7 +83,7 @@ def _place(entry: Published, report: Mapping[str, Any]) -> str | None:
 def _otherwise(entry: Published, report: Mapping[str, Any], cell: str) -> Iterable[tuple[str, str]]:
     """What ours was measured with, where that is not as published."""
     ours, setting = report["config"]["ours"], entry.setting
-    images = ours["images"] or {}
+    images = ours.get("images") or {}  # a report of an older version may lack it
     if "backbone" in setting and images.get("backbone") != setting["backbone"]:
         yield "backbone", str(images.get("backbone"))
     if "epoch" in setting or setting.get("epochs", images.get("epochs")) != images.get("epochs"):

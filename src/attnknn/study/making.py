@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from attnknn.study.cells import flat
 
-NOTHING_ELSE: Final = "Made as all others were."
 _PLAIN: Final = ("command", "commit", "source_hash")
 
 Told = dict[str, Any]
@@ -27,6 +26,16 @@ def made_of_all(studies: Mapping[str, Mapping[str, Any]]) -> tuple[Told, dict[st
     shared = {key: value for key, value in first.items() if all(told.get(key) == value for told in each.values())}
     own = {name: {key: value for key, value in told.items() if key not in shared} for name, told in each.items()}
     return shared, own
+
+
+def alike(own: Mapping[str, Told]) -> str:
+    """Which studies have nothing of their own, in a sentence; empty where each has something.
+
+    >>> alike({"main": {}, "noise": {"config.ours.n_neighbors": 5}, "theory": {}})
+    'Nothing differs from this in main, theory.'
+    """
+    same = [name for name, told in own.items() if not told]
+    return f"Nothing differs from this in {', '.join(same)}." if same else ""
 
 
 def _told(report: Mapping[str, Any]) -> Told:

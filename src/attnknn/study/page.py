@@ -10,7 +10,7 @@ from typing import Any, Final
 from attnknn.study.answers import STATISTICS, answers, not_run, sentences_of, subtitle
 from attnknn.study.figures import Figure
 from attnknn.study.grids import Grid, grids_of
-from attnknn.study.making import NOTHING_ELSE, made_of_all
+from attnknn.study.making import alike, made_of_all
 from attnknn.study.published import claims
 from attnknn.study.recipe import STUDIES
 from attnknn.study.svg import STYLE, svg
@@ -141,17 +141,18 @@ def _figures(figures: Mapping[str, Figure]) -> str:
 
 def _made(report: Mapping[str, Any]) -> str:
     told = {name: report[name] for name in ("command", "commit", "source_hash", "config", "environments")}
-    return f"<pre>{escape(json.dumps(told, indent=1))}</pre>"
+    return _json(told)
 
 
 def _made_of_all(studies: Mapping[str, Mapping[str, Any]]) -> str:
     """What all studies share once, then what each has of its own."""
     shared, own = made_of_all(studies)
-    parts = [f"<pre>{escape(json.dumps(shared, indent=1))}</pre>"]
-    for name, told in own.items():
-        words = f"<pre>{escape(json.dumps(told, indent=1))}</pre>" if told else f"<p>{NOTHING_ELSE}</p>"
-        parts.append(f"<details><summary>{name}</summary>{words}</details>")
-    return "".join(parts)
+    same = f'<p class="quiet">{escape(alike(own))}</p>' if alike(own) else ""
+    return _json(shared) + same + "".join(f"<h3>{name}</h3>{_json(told)}" for name, told in own.items() if told)
+
+
+def _json(told: Mapping[str, Any]) -> str:
+    return f"<pre>{escape(json.dumps(told, indent=1))}</pre>"
 
 
 def _table(grid: Grid) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attnknn.study.answers import STATISTICS, answers, not_run, sentences_of, subtitle
 from attnknn.study.figures import Figure
 from attnknn.study.grids import Grid, grids_of
-from attnknn.study.making import NOTHING_ELSE, made_of_all
+from attnknn.study.making import alike, made_of_all
 from attnknn.study.paper import BOLD, MONO, NOTE, TITLE, Paper
 from attnknn.study.published import claims
 from attnknn.study.recipe import STUDIES
@@ -147,18 +147,22 @@ def _made(paper: Paper, report: Mapping[str, Any]) -> None:
     told = [(name, report[name]) for name in ("command", "commit", "source_hash")]
     told += [(f"config: {name}", value) for name, value in report["config"].items()]
     told += [item for each in report["environments"] for item in each.items()]
-    for name, value in told:
-        paper.words(f"{name}: {value if isinstance(value, str) else json.dumps(value)}", MONO, indent=10.0)
+    _items(paper, told)
 
 
 def _made_of_all(paper: Paper, studies: Mapping[str, Mapping[str, Any]]) -> None:
     """The same of several studies: what they share, then what each has of its own."""
     paper.heading("How it was made")
     shared, own = made_of_all(studies)
-    for name, told in {"": shared, **own}.items():
-        if name:
+    _items(paper, shared.items())
+    if alike(own):
+        paper.words(alike(own), NOTE)
+    for name, told in own.items():
+        if told:
             paper.words(name, BOLD, follows=20.0)
-        if not told:
-            paper.words(NOTHING_ELSE, indent=10.0)
-        for key, value in told.items():
-            paper.words(f"{key}: {value if isinstance(value, str) else json.dumps(value)}", MONO, indent=10.0)
+            _items(paper, told.items())
+
+
+def _items(paper: Paper, told: Iterable[tuple[str, Any]]) -> None:
+    for name, value in told:
+        paper.words(f"{name}: {value if isinstance(value, str) else json.dumps(value)}", MONO, indent=10.0)
