@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         MissingData,
         MissingDevice,
         MissingExtra,
+        NotApplicable,
         TrainingDiverged,
         UnknownId,
     )
@@ -48,6 +49,7 @@ _ROOM = {
     "MissingData": "attnknn.errors",
     "MissingDevice": "attnknn.errors",
     "MissingExtra": "attnknn.errors",
+    "NotApplicable": "attnknn.errors",
     "TrainingDiverged": "attnknn.errors",
     "UnknownId": "attnknn.errors",
 }
@@ -70,6 +72,7 @@ __all__ = [
     "MultiHeadNeighborAttention",
     "NeighborSelfAttention",
     "Neighbors",
+    "NotApplicable",
     "PredictionOptions",
     "TrainingDiverged",
     "TrainingOptions",

@@ -37,5 +37,9 @@ class MissingExtra(AttnKNNError, ImportError):
     """An optional dependency is needed; the message says how to install it."""
 
 
+class NotApplicable(AttnKNNError):
+    """What was asked for has no meaning here, so that it is not run; the message says why."""
+
+
 class TrainingDiverged(AttnKNNError, ArithmeticError):
     """A loss or gradient stopped being finite; the message says which, and when."""

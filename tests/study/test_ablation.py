@@ -18,7 +18,7 @@ from attnknn.study.ablation import HEADS, PARTS, QUICK, USUAL, VARIANTS, referen
 from attnknn.study.engine import run_study
 from attnknn.study.job import Job
 from attnknn.study.methods import METHODS
-from attnknn.study.ours import is_usual, shared_model, trained, training_of
+from attnknn.study.ours import in_vain, is_usual, shared_model, trained, training_of
 from attnknn.study.points import noise_points
 from attnknn.study.recipe import STUDIES
 from attnknn.study.splits import parts, recipe_for, task_of
@@ -128,12 +128,18 @@ def test_what_a_table_is_trained_with_is_what_the_variant_says(name, numbers):
 
 def test_what_is_so_already_is_the_model_that_training_anew_would_give(categories):
     shared, _ = shared_model(categories)
-    assert [name for name in RETRAINED if is_usual(categories, METHODS[name])] == [
-        "attention-periodic", "attention-periodic-dropout-0.4"
-    ]  # fmt: skip
+    assert [name for name in RETRAINED if is_usual(categories, METHODS[name])] == ["attention-periodic"]
+    reasons = {name: why for name in RETRAINED if (why := in_vain(categories, METHODS[name])) is not None}
+    assert reasons == {"attention-periodic-dropout-0.4": "the periodic embedder has dropout 0.4 already"}
     anew = trained(categories, METHODS["attention-periodic-dropout-0.4"])
     rows = categories.task.take(categories.parts.test)
     np.testing.assert_array_equal(anew.predict_proba(rows), shared.predict_proba(rows))
+
+
+def test_what_an_embedder_has_already_is_not_run_though_another_one_is_usual(numbers, monkeypatch):
+    monkeypatch.setattr(ours, "usual_network", lambda job: {"embedder": "linear", "input_dim": 5})
+    reasons = {name: why for name in RETRAINED if (why := in_vain(numbers, METHODS[name])) is not None}
+    assert reasons == {"attention-periodic-dropout-0": "the periodic embedder has dropout 0.0 already"}
 
 
 def test_of_runs_in_one_folder_one_trains_what_variants_are_judged_by(categories, tmp_path, monkeypatch):
@@ -141,7 +147,7 @@ def test_of_runs_in_one_folder_one_trains_what_variants_are_judged_by(categories
     monkeypatch.setattr(ours, "trained", lambda job, how: trainings.append(how) or model)
     other_runs = [replace(categories, shared={}, left=tmp_path) for _ in range(3)]
     found = [{name for name in RETRAINED if is_usual(job, METHODS[name])} for job in other_runs]
-    assert found == [{"attention-periodic", "attention-periodic-dropout-0.4"}] * 3
+    assert found == [{"attention-periodic"}] * 3
     assert trainings == [METHODS[USUAL]]
     noisy = replace(other_runs[0], point=noise_points((0.3,))[1], shared={})
     assert is_usual(noisy, METHODS["attention-periodic"])  # another training, of which nothing was told
@@ -171,14 +177,21 @@ def test_who_judges_a_variant_waits_for_the_run_that_trains(categories, tmp_path
     assert found == [False]
 
 
-def test_where_nothing_is_trained_there_is_nothing_to_change(tmp_path):
+def test_where_nothing_is_trained_a_named_embedder_is_and_other_changes_are_not_run(tmp_path):
     job = job_of(*mixed())
-    assert all(is_usual(job, METHODS[name]) for name in RETRAINED)
-    asked = [USUAL, "attention-tabular", "attention-with-auxiliary"]
+    job = replace(job, recipe=replace(job.recipe, members=2))
+    asked = [USUAL, "attention-tabular", "attention-with-auxiliary", "attention-untrained", "attention+ensemble"]
     found = run_study(job.recipe, job.task, methods=asked, seeds=[0], out=tmp_path, device="cpu", commit="c")
     assert found.failed == {}
-    assert found.report["identical"] == [[f"{name}-0" for name in asked]]
-    assert all("identical predictions" in each for each in found.report["verdicts"])
+    assert list(found.report["methods"]) == asked[:2]
+    assert found.report["settings"]["attention-tabular"][0]["members"][0]["network"] == "TabularEmbedder"
+    assert found.report["identical"] == []
+    few = "nothing is trained on fewer than 500 rows"
+    assert found.report["not_run"] == {
+        "attention+ensemble-0": f"{few}: members would be all alike",
+        "attention-untrained-0": f"{few}, as usual",
+        "attention-with-auxiliary-0": f"{few}: no training to change",
+    }
 
 
 def test_images_are_trained_with_one_option_changed_and_a_lacking_extra_is_told(pictures, tmp_path, monkeypatch):
@@ -199,6 +212,9 @@ def test_images_are_trained_with_one_option_changed_and_a_lacking_extra_is_told(
 def test_every_variant_is_a_training_that_images_can_have(name, pictures):
     changes = VARIANTS[name].training
     assert is_usual(pictures, METHODS[name]) == (not changes)
+    assert in_vain(pictures, METHODS[name]) is None
+    so = replace(pictures, recipe=replace(pictures.recipe, ours=replace(pictures.recipe.ours, images=changes)))
+    assert (in_vain(so, METHODS[name]) is not None) == bool(changes)
     options = training_of(pictures.recipe, changes)
     assert {key: getattr(options, key) for key in changes} == changes
     assert options.epochs == IMAGES["epochs"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attnknn.errors import InvalidInput, MissingExtra
+from attnknn.errors import InvalidInput, MissingExtra, NotApplicable
 from attnknn.estimator.options import search_device
 from attnknn.study import record
 from attnknn.study.cells import Cells
@@ -168,7 +168,7 @@ class Filling:
             return
         late = self.machine.late()
         if late is not None:
-            if not plan.cells.done(name, seed):  # it may lack its model alone
+            if "not_run" not in (plan.cells.read(name, seed) or {}) and not plan.cells.done(name, seed):
                 plan.cells.write(name, seed, {"not_run": late, **self.machine.told()})
             return
         study = f"{plan.cells.recipe.study}: " if len(self.plans) > 1 else ""
@@ -241,7 +241,7 @@ def run_cell(cells: Cells, job: Job, method: str, machine: Machine, keep: Path |
         if keep is not None and fitted.save is not None:
             fitted.save(keep)
         content, arrays = scored(job, fitted)
-    except MissingExtra as problem:
+    except (MissingExtra, NotApplicable) as problem:
         cells.write(name, job.seed, {"not_run": str(problem), **machine.told()})
         return None
     except Exception as problem:

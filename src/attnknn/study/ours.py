@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from attnknn.attend import AttentionOptions, LearnedWeighting
 from attnknn.calibrate import Identity
-from attnknn.embed import LEARNED
+from attnknn.embed import LEARNED, Standardize
+from attnknn.errors import NotApplicable
 from attnknn.estimator import AttnKNNClassifier
+from attnknn.estimator.options import TRAIN_FROM
 from attnknn.predict import CELLS, Poll, PredictionOptions, answer, base_of
 from attnknn.predict.several import nearest
 from attnknn.study.audit import audit, changed
@@ -62,7 +64,13 @@ class Ours:
     manner: str | None = None
 
     def __call__(self, job: Job) -> Fitted:
-        """Fit on the training rows of a cell."""
+        """Fit on the training rows of a cell.
+
+        Raises:
+            NotApplicable: Nothing of the usual training is changed by it here.
+        """
+        if self.trained_alone and (reason := in_vain(job, self)) is not None:
+            raise NotApplicable(reason)
         trained_alone = self.trained_alone and not is_usual(job, self)
         watch, earlier = Stopwatch(), 0.0
         if trained_alone:
@@ -119,13 +127,19 @@ def trained(job: Job, how: Ours) -> Any:
         "device": job.device,
         "random_state": job.seed,
         "attention": asked,
-        "training": training_of(job.recipe, how.training) if learns else None,
+        "training": _training(job.recipe, how) if learns else None,
         **(further if how.embedder is None else {}),
         **how.options,
     }
     rows = job.parts.train
     model = AttnKNNClassifier(**arguments)
     return model.fit(job.task.take(rows), job.task.classes[job.parts.labels[rows]], classes=job.task.classes)
+
+
+def _training(recipe: Recipe, how: Ours) -> TrainingOptions | None:
+    """As the recipe trains; an embedder that is named is trained however few the rows are."""
+    usual = training_of(recipe, how.training)
+    return TrainingOptions() if usual is None and how.embedder is not None else usual
 
 
 def _robust(job: Job, attention: AttentionOptions | None) -> AttentionOptions | None:
@@ -142,14 +156,50 @@ def training_of(recipe: Recipe, changes: Mapping[str, Any] | None = None) -> Tra
 
 
 def is_usual(job: Job, how: Ours) -> bool:
-    """Whether the seed's shared model is what a method asks for: trained so, or without anything to change."""
-    if how.weights != TRAINED or how.ensemble or how.options:
-        return False
+    """Whether the seed's shared model is what a method asks for: others are compared with such a one."""
+    if how.weights != TRAINED or how.ensemble or how.options or how.training or how.embedder is None:
+        return not how.trained_alone
+    return usual_network(job).get("embedder") == how.embedder
+
+
+def in_vain(job: Job, how: Ours) -> str | None:
+    """Why a method that is trained for itself would only repeat another one, in words; None where it does not."""
+    if how.weights != TRAINED or how.options:
+        return None
     if job.recipe.ours.images is not None:
-        return how.training.items() <= job.recipe.ours.images.items()
+        return _so_already(how.training, job.recipe.ours.images)
+    if how.ensemble:  # whose own training need not wait for the usual one
+        few = job.recipe.ours.table is None and len(job.parts.train) < TRAIN_FROM
+        return f"{_untrained(job)}: members would be all alike" if few else None
     network = usual_network(job)
-    asked = how.training if how.embedder is None else {"embedder": how.embedder, **how.training}
-    return not network or asked.items() <= network.items()
+    if how.embedder is not None and how.embedder in LEARNED:
+        return _so_already(how.training, _shape(job, network, how.embedder), f"the {how.embedder} embedder")
+    if network:
+        return _so_already(how.training, {**(job.recipe.ours.table or {}), **network})
+    return f"{_untrained(job)}, as usual" if not how.training else f"{_untrained(job)}: no training to change"
+
+
+def _untrained(job: Job) -> str:
+    few = len(job.parts.train) < TRAIN_FROM
+    return f"nothing is trained on fewer than {TRAIN_FROM} rows" if few else "nothing is trained on these rows"
+
+
+def _so_already(
+    changes: Mapping[str, Any], there: Mapping[str, Any], who: str = "the usual training"
+) -> str | None:
+    if not changes or not changes.items() <= there.items():
+        return None
+    return f"{who} has {', '.join(f'{name} {value}' for name, value in changes.items())} already"
+
+
+def _shape(job: Job, network: Mapping[str, Any], embedder: str) -> Mapping[str, Any]:
+    """What an embedder has unless told otherwise, as far as the rows decide it."""
+    if network.get("embedder") == embedder:
+        return network
+    rows = job.parts.train
+    encoder = Standardize().fit(job.task.table.take(rows))
+    hidden = TrainingOptions().hidden(len(rows), mixed=len(encoder.numbers) < len(encoder.columns))
+    return {"dropout": hidden}
 
 
 def usual_network(job: Job) -> dict[str, Any]:
