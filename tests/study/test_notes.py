@@ -11,7 +11,7 @@ from mixed import mixed, small
 from attnknn.study import engine
 from attnknn.study.notes import notes_of
 from attnknn.study.points import Scope, k_points, tail_points
-from attnknn.study.recipe import Validation
+from attnknn.study.recipe import Noise, Validation
 from attnknn.study.splits import recipe_for, task_of
 
 RAW = "distance+raw"
@@ -46,6 +46,17 @@ def test_a_class_of_one_row_is_learned_from_and_the_page_says_so(tmp_path):
 def test_where_every_class_can_be_tested_and_held_out_nothing_is_noted(recipe, task, tmp_path):
     assert run(recipe, task, tmp_path).report["notes"] == []
     assert "Notes" not in (tmp_path / "index.html").read_text()
+
+
+def test_the_cnn_is_told_to_revise_no_labels():
+    images, labels = np.zeros((60, 8, 8, 1), np.uint8), np.arange(60) % 2
+    images[:, 0, 0, 0] = np.arange(60)
+    recipe = recipe_for(images, labels, data="d", target="y", named=False, noise=Noise(0.2))
+    told = {"settings": {}, "config": recipe.config(), "points": {}}
+    for methods, alone in ((["cnn", "attention"], True), (["attention"], False)):
+        note = notes_of(told, recipe, task_of(images, labels, recipe), Scope(methods), [0])[-1]
+        assert "epochs 120, mix cutmix" in note
+        assert ("the CNN has the same but relabel" in note) == alone
 
 
 def test_a_class_that_an_official_split_only_tests_is_told(recipe, task, tmp_path):

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from mixed import mixed, small
 
 from attnknn.data.tails import long_tail
 from attnknn.errors import InvalidInput
 from attnknn.estimator import AttnKNNClassifier
-from attnknn.study import engine
+from attnknn.study import engine, splits
 from attnknn.study.audit import audit, changed
 from attnknn.study.correction import Corrected
 from attnknn.study.filling import Shared, job_at
@@ -30,7 +31,7 @@ from attnknn.study.points import (
 )
 from attnknn.study.recipe import STUDIES, Noise
 from attnknn.study.scored import recalls
-from attnknn.study.splits import at_point, noisy, parts, wrong_labels
+from attnknn.study.splits import at_point, noisy, parts, recipe_for, task_of, wrong_labels
 
 RAW = "distance+raw"
 
@@ -88,15 +89,43 @@ def test_noise_and_tails_are_in_what_is_learned_from_and_never_in_what_is_tested
         assert (len(here.train) < len(clean.train)) == shorter
 
 
-def test_only_trainings_on_wrong_labels_are_robust(recipe):
+def test_only_trainings_on_wrong_labels_are_robust():
+    recipe = recipe_for(*mixed(), data="d", target="y", named=False)
     for point in noise_points([0.3]):
         wrong = bool(point.noise.rate) and not point.bank_only
         assert ("robust" in at_point(recipe, point).ours.options) == wrong
         assert at_point(recipe, point).noise.rate == (0.3 if wrong else 0)
-    pictures = replace(recipe, ours=replace(recipe.ours, images={"epochs": None, "relabel": 0}))
-    assert noisy(pictures, Noise(0.4)).ours.images["epochs"] == 120
-    chosen = replace(recipe, ours=replace(recipe.ours, images={"epochs": 3, "relabel": 0}))
-    assert noisy(chosen, Noise(0.4)).ours.images["epochs"] == 3
+    pictures = np.zeros((30, 8, 8, 1), np.uint8), np.arange(30) % 2
+    for asked, epochs in ((None, 120), (3, 3)):
+        images = recipe_for(*pictures, data="d", target="y", named=False, images={"epochs": asked})
+        assert ("epochs" in images.ours.under_noise) == (asked is None)
+        found = noisy(images, Noise(0.4)).ours.images
+        assert (found["epochs"], found["relabel"], images.ours.images["relabel"]) == (epochs, 3, 0)
+
+
+def test_what_is_done_about_wrong_labels_is_in_the_recipe_and_decides_its_hash(monkeypatch):
+    table = recipe_for(*mixed(), data="d", target="y", named=False)
+    assert table.config()["ours"]["under_noise"] == {"robust": 0.7}
+    assert at_point(table, noise_points([0.3])[1]).ours.options == {"robust": 0.7}
+    monkeypatch.setattr(splits, "NOISY_TABLES", {"robust": 0.5})
+    other = recipe_for(*mixed(), data="d", target="y", named=False)
+    assert other.hash != table.hash
+    assert at_point(other, noise_points([0.3])[1]).ours.options == {"robust": 0.5}
+
+
+def test_cells_and_notes_tell_how_a_training_on_wrong_labels_differs(tmp_path):
+    usual = recipe_for(*mixed(), data="d", target="y", named=False, study="noise")
+    recipe = replace(small(usual), ours=usual.ours)
+    methods = ("hgb", "distance", "attention")
+    found = study(recipe, task_of(*mixed(), recipe), tmp_path, noise_points([0.3])[:2], methods, seeds=(0,))
+    told = {name: each[0].get("changed") for name, each in found["settings"].items()}
+    assert told.pop("attention@symmetric-0.3") == {"robust": 0.7}
+    assert set(told.values()) == {None}
+    note = "where labels to learn from are wrong, the attention is trained with robust 0.7"
+    assert any(each.startswith(note) for each in found["notes"])
+    assert note in (tmp_path / "index.html").read_text()
+    clean = study(recipe, task_of(*mixed(), recipe), tmp_path, [PLAIN_POINT], methods, seeds=(0,))
+    assert not any("wrong" in each for each in clean["notes"])
 
 
 def test_every_k_is_answered_from_one_search_as_if_it_had_its_own(recipe, task, tmp_path, untrained, monkeypatch):

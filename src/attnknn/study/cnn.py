@@ -53,8 +53,11 @@ def _told(model: CNNClassifier, job: Job) -> dict[str, Any]:
     differs = {
         name: {"attention": shared[name], "cnn": own[name]} for name in own if own[name] != shared.get(name)
     }
+    wrong = job.recipe.ours.under_noise if job.recipe.noise.rate else {}
+    changed = {name: own[name] for name, value in wrong.items() if own.get(name) == value}
     return {
         "differs": differs,
+        **({"changed": changed} if changed else {}),
         "calibrator": model.calibrator_.state(),
         "views": model.views,
         "epochs": len(model.history_.epochs),

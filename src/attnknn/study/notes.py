@@ -1,4 +1,4 @@
-"""What to know of a study beside its numbers: classes too small to test, k beyond the bank, unequal choices."""
+"""What to know of a study beside its numbers: classes too small to test, k beyond the bank, unequal trainings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def notes_of(
     """
     each = [parts(task, recipe, seed) for seed in seeds]
     found = [*_classes(task, each), *_tails(task, recipe, scope, seeds), *_beyond(report)]
-    return found + _unequal(recipe, scope, min(len(one.train) for one in each))
+    return [*found, *_unequal(recipe, scope, min(len(one.train) for one in each)), *_noisy(recipe, scope)]
 
 
 def _classes(task: Task, each: Sequence[Parts]) -> Iterable[str]:
@@ -92,6 +92,22 @@ def _unequal(recipe: Recipe, scope: Scope, rows: int) -> list[str]:
         f"{_listed(others, 'baselines')}: to be quick, settings and temperature were chosen on {how.fraction:.0%} "
         "of the training rows; our methods chose theirs on all of these rows, by folds"
     ]
+
+
+def _noisy(recipe: Recipe, scope: Scope) -> list[str]:
+    """How trainings on wrong labels differ from the clean one."""
+    wrong = any(point.noise.rate and not point.bank_only for point in scope.points) or recipe.noise.rate
+    changes = ", ".join(f"{name} {value}" for name, value in recipe.ours.under_noise.items())
+    if not wrong or not changes:
+        return []
+    if recipe.ours.images is None:
+        return [
+            f"where labels to learn from are wrong, the attention is trained with {changes}, however few the rows "
+            "are; vectors and baselines are trained as on clean labels"
+        ]
+    revises = recipe.ours.under_noise.get("relabel") and "cnn" in scope.methods
+    alone = "; the CNN has the same but relabel: nothing revises its labels" if revises else ""
+    return [f"where labels to learn from are wrong, trainings differ from the clean one by {changes}{alone}"]
 
 
 def _is_baseline(method: str) -> bool:

@@ -90,8 +90,8 @@ class Ours:
         if job.point.bank_only:
             model = changed(model, job)
         settings = {**chosen(model), **audit(model, job)}
-        if trained_alone and self.training:
-            settings["changed"] = dict(self.training)
+        if differs := {**_against_noise(job, self), **(self.training if trained_alone else {})}:
+            settings["changed"] = differs
         alone = trained_alone or self.manner is not None
         predict = partial(predicted, model, job, alone=alone)
         history = told_of(model) if self._tells(job, trained_alone) else None
@@ -134,6 +134,13 @@ def trained(job: Job, how: Ours) -> Any:
     rows = job.parts.train
     model = AttnKNNClassifier(**arguments)
     return model.fit(job.task.take(rows), job.task.classes[job.parts.labels[rows]], classes=job.task.classes)
+
+
+def _against_noise(job: Job, how: Ours) -> Mapping[str, Any]:
+    """What a training on wrong labels has otherwise than the clean one; of tables only the attention has."""
+    recipe = job.recipe
+    touched = recipe.ours.images is not None or (how.weights == TRAINED and how.embedder in (None, *LEARNED))
+    return recipe.ours.under_noise if recipe.noise.rate and touched else {}
 
 
 def _training(recipe: Recipe, how: Ours) -> TrainingOptions | None:

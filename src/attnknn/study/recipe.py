@@ -185,6 +185,16 @@ class Noise:
 ROBUST = "robust"
 """How robustly the attention is trained, among the options of our methods: studies with wrong labels set it."""
 
+NOISY_TABLES: Mapping[str, Any] = {ROBUST: 0.7}
+NOISY_IMAGES: Mapping[str, Any] = {
+    "epochs": 120,
+    "mix": "cutmix",
+    "mix_alpha": 1.0,
+    "mix_share": 0.5,
+    "relabel": 3,
+}
+"""What changes where many of the labels to learn from are wrong; epochs only where none were asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class OurSettings:
@@ -200,6 +210,7 @@ class OurSettings:
         table: The state of ``TrainingOptions`` for tables; None trains as usual.
         heads: Of the attention; None is as usual.
         k_ensemble: The k of a k-ensemble of images; on tables they lie around the fitted k.
+        under_noise: What changes where labels to learn from are wrong: of ``images``, else of ``options``.
     """
 
     embedder: str = "auto"
@@ -211,6 +222,7 @@ class OurSettings:
     table: Mapping[str, Any] | None = None
     heads: int | None = None
     k_ensemble: tuple[int, ...] = (16, 64, 256, 1024, 4096)
+    under_noise: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

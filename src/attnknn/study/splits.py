@@ -16,7 +16,8 @@ from attnknn.data.tails import long_tail
 from attnknn.errors import InvalidInput
 from attnknn.study.points import Point
 from attnknn.study.recipe import (
-    ROBUST,
+    NOISY_IMAGES,
+    NOISY_TABLES,
     BoostingGrid,
     MLPGrid,
     Noise,
@@ -56,9 +57,6 @@ RULES: dict[str, Rule] = {
     "wine-quality-white": Rule(drop_duplicates=True),
     "wine-quality-white-good": Rule(drop_duplicates=True),
 }
-
-NOISY = {"epochs": 120, "mix": "cutmix", "mix_alpha": 1.0, "mix_share": 0.5, "relabel": 3}
-"""How images are trained on labels of which many are wrong."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,9 +147,16 @@ def recipe_for(
             usual,
             n_neighbors=usual.n_neighbors if k is None else k,
             images=ImageOptions(**trained).state() if pictures else None,
+            under_noise=_under_noise(trained) if pictures else NOISY_TABLES,
         ),
     )
     return noisy(quickened(recipe) if quick else recipe, noise or Noise())
+
+
+def _under_noise(images: Mapping[str, Any]) -> dict[str, Any]:
+    """What changes under wrong labels; a number of epochs that was asked for stays."""
+    asked = images.get("epochs") is not None
+    return {name: value for name, value in NOISY_IMAGES.items() if name != "epochs" or not asked}
 
 
 def _as_source(source: Source) -> OurSettings:
@@ -181,9 +186,8 @@ def noisy(recipe: Recipe, noise: Noise) -> Recipe:
         return replace(recipe, noise=noise)
     ours = recipe.ours
     if ours.images is None:
-        return replace(recipe, noise=noise, ours=replace(ours, options={**ours.options, ROBUST: 0.7}))
-    given = {"epochs": ours.images["epochs"]} if ours.images["epochs"] is not None else {}
-    return replace(recipe, noise=noise, ours=replace(ours, images={**ours.images, **NOISY, **given}))
+        return replace(recipe, noise=noise, ours=replace(ours, options={**ours.options, **ours.under_noise}))
+    return replace(recipe, noise=noise, ours=replace(ours, images={**ours.images, **ours.under_noise}))
 
 
 def at_point(recipe: Recipe, point: Point) -> Recipe:
