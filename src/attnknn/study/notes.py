@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from attnknn.estimator.benches import HELD_OUT_FROM
+from attnknn.study.alike import sentences
 from attnknn.study.points import Scope
 from attnknn.study.recipe import BASELINES, Recipe
 from attnknn.study.splits import Parts, Task, parts
@@ -28,8 +29,9 @@ def notes_of(
         seeds: Those of this run.
     """
     each = [parts(task, recipe, seed) for seed in seeds]
+    same = sentences(report.get("alike", ()), report.get("unexpected", ()))
     found = [*_classes(task, each), *_tails(task, recipe, scope, seeds), *_beyond(report)]
-    return [*found, *_unequal(recipe, scope, min(len(one.train) for one in each)), *_noisy(recipe, scope)]
+    return [*found, *_unequal(recipe, scope, min(len(one.train) for one in each)), *_noisy(recipe, scope), *same]
 
 
 def _classes(task: Task, each: Sequence[Parts]) -> Iterable[str]:

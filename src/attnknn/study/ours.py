@@ -293,6 +293,7 @@ def chosen(model: Any) -> dict[str, Any]:
         "weights": model.weights,
         "embedder": model.embedder,
         "scale": voter.weighting.scale,
+        "trust": getattr(base_of(voter.members[0].weigher), "trust", None),
         "prior_mass": voter.mass,
         "calibrator": voter.calibrator.state(),
         "index": voter.bank.index,

@@ -57,6 +57,25 @@ CORRECTED = "+prior-correction"
 BASELINES = ("sklearn-knn", "logistic", "mlp", "hgb", "lightgbm")
 
 
+ALIKE: Mapping[str, str] = {
+    "no-learned-part": "no learned part of the attention was kept",
+    "no-trust": "the fitted trust in reliable neighbors is 0",
+    "one-neighbor": "with one neighbor there is nothing to weigh",
+    "nothing-trained": "nothing is trained, so that vectors are the scaled columns",
+    "usual-embedder": "the usual embedder is the periodic one",
+    "two-classes": "of two classes a wrong label is always the other one",
+    "k-beyond-the-bank": "every k beyond the bank is all of its rows",
+    "same-calibrator": "the fitted calibrator is the same",
+    "one-k": "all rows have the same single k",
+    "one-view": "without augmentation there is one view",
+    "one-member": "the ensemble has one member",
+    "same-prior": "the correction has the same factor for each class",
+    "same-examples": "the class has no more examples",
+    "official-split": "the rows are the same for every seed, and nothing else is drawn",
+}
+"""When cells may give the very same predictions, and why; ``alike.RULES`` judges each."""
+
+
 def _with_correction(*names: str) -> tuple[str, ...]:
     return (*names, *(f"{name}{CORRECTED}" for name in names))
 
@@ -299,6 +318,7 @@ class Recipe:
         boosting: Grid of ``hgb`` and ``lightgbm``.
         draws: Draws behind the floor of ECE and the bootstrap over test rows.
         most_rows: Training rows at most; None takes all.
+        may_coincide: Keys of ``ALIKE``: any other cells with the same predictions are a mistake.
     """
 
     study: str
@@ -319,6 +339,7 @@ class Recipe:
     boosting: BoostingGrid = BoostingGrid()
     draws: int = 1000
     most_rows: int | None = None
+    may_coincide: tuple[str, ...] = tuple(ALIKE)
 
     def config(self) -> dict[str, Any]:
         """The recipe as JSON would give it back."""

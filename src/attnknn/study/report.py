@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from attnknn.metrics import seed_interval
 from attnknn.study.ablation import reference_pairs
+from attnknn.study.alike import Cell, told_apart
 from attnknn.study.calibrations import calibration_pairs
 from attnknn.study.cells import Cells
 from attnknn.study.differences import (
@@ -48,13 +49,17 @@ def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], failed: Mapping[s
     names = sorted({name for name, _ in done}, key=lambda name: _place(name, points))
     all_seeds = sorted({*(seed for _, seed in wanted), *(seed for _, seed in done)})
     gaps = _differences(cells, done, arrays, names)
+    same, classes = _identical(done), _classes(arrays)
+    alike, unexpected = told_apart(
+        [[Cell(*key, done[key]["settings"]) for key in group] for group in same], cells.recipe, len(classes)
+    )
     lost = {key for key, cell in found.items() if "metrics" in cell} - set(done)
     return {
         "study": cells.recipe.study,
         "config": cells.recipe.config(),
         "recipe": cells.recipe.hash,
         "seeds": all_seeds,
-        "classes": _classes(arrays),
+        "classes": classes,
         "seconds": {name: _seconds(done, name, all_seeds) for name in names},
         "methods": {name: _summary(done, name, all_seeds, "metrics") for name in names},
         "uncalibrated": {name: _summary(done, name, all_seeds, "uncalibrated") for name in names},
@@ -65,7 +70,9 @@ def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], failed: Mapping[s
         "retention": _retention(done, arrays, names, all_seeds),
         "differences": gaps,
         "verdicts": verdicts(gaps),
-        "identical": _identical(done),
+        "identical": [[f"{name}-{seed}" for name, seed in group] for group in same],
+        "alike": alike,
+        "unexpected": unexpected,
         "not_run": {f"{m}-{s}": found[m, s]["not_run"] for m, s in sorted(found) if "not_run" in found[m, s]},
         "failed": {name: failed[name] for name in sorted(failed)},
         "missing": sorted(f"{m}-{s}" for m, s in (set(wanted) - set(found)) | lost if f"{m}-{s}" not in failed),
@@ -210,11 +217,11 @@ def _by_seed(done: Found, method: str, metric: str) -> dict[int, float]:
     }
 
 
-def _identical(done: Found) -> list[list[str]]:
+def _identical(done: Found) -> list[list[tuple[str, int]]]:
     """Cells with the very same predictions: one model under several names, or a mistake."""
-    same: dict[str, list[str]] = {}
+    same: dict[str, list[tuple[str, int]]] = {}
     for method, seed in sorted(done):
-        same.setdefault(_said(done, method, seed), []).append(f"{method}-{seed}")
+        same.setdefault(_said(done, method, seed), []).append((method, seed))
     return [cells for cells in same.values() if len(cells) > 1]
 
 
