@@ -11,6 +11,7 @@ from attnknn.study.engine import run_study
 from attnknn.study.manners import around, table_pairs
 from attnknn.study.methods import METHODS
 from attnknn.study.recipe import IN_MANNERS, OURS, PLAIN, STUDIES
+from attnknn.study.scopes import scope_of
 
 MAIN = STUDIES["main"]
 
@@ -39,14 +40,16 @@ def test_a_manner_alone_has_nobody_to_meet():
     assert table_pairs(["distance+k-ensemble", "attention+adaptive-k"], OURS) == []
 
 
-def test_every_manner_exists_and_is_run_unasked_or_where_named():
+def test_every_manner_is_run_unasked_and_a_quick_run_has_those_of_distance_and_attention():
     assert set(IN_MANNERS) <= set(METHODS)
     assert {name.partition("+")[0] for name in IN_MANNERS} == set(PLAIN)
     assert "uniform+adaptive-k" not in IN_MANNERS
-    assert set(MAIN.further) == set(IN_MANNERS) - set(MAIN.methods)
-    assert [name for name in MAIN.methods if name in IN_MANNERS] == [
-        "distance+k-ensemble", "distance+adaptive-k", "attention+k-ensemble", "attention+adaptive-k"
-    ]  # fmt: skip
+    assert set(IN_MANNERS) <= set(scope_of(MAIN, images=False).methods)
+    quick = [name for name in scope_of(MAIN, images=False, quick=True).methods if name in IN_MANNERS]
+    assert quick == ["distance+k-ensemble", "distance+adaptive-k", "attention+k-ensemble", "attention+adaptive-k"]
+    assert set(IN_MANNERS) <= set(scope_of(MAIN, images=True, quick=True).methods)
+    named = ["uniform+k-ensemble"]
+    assert scope_of(MAIN, images=False, quick=True, methods=named).methods == named
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,10 @@ IN_MANNERS = tuple(
 """Our methods on tables that do not answer plainly; each is compared with its plain one."""
 
 USUAL_MANNERS = tuple(name for name in IN_MANNERS if name.startswith(("distance+", "attention+")))
-"""Those of them that a study runs unless told otherwise."""
+"""Those of them that a quick run has too."""
+
+UNMEANT: Mapping[str, str] = {"uniform+adaptive-k": "uniform weights have no entropy to adapt k by"}
+"""What a reader may look for among ways and manners, and why there is no such method."""
 
 TAUGHT = ("untaught", "taught-5", "taught-20", "taught-20-as-is", "taught-100")
 """A class left out of the training, then taught by so many examples; as they are, or as much as a class weighs."""
@@ -92,6 +95,7 @@ class Study:
         on_images: What it compares on images; nothing where it has no meaning there.
         quick: Of all these, what a quick run compares; None is everything.
         further: What it compares on tables only where it is named.
+        slow: What a quick run compares on tables only where it is named.
     """
 
     name: str
@@ -101,16 +105,17 @@ class Study:
     on_images: tuple[str, ...] = ()
     quick: tuple[str, ...] | None = None
     further: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
 
 
 STUDIES: dict[str, Study] = {
     "main": Study(
         "main",
         "Every way of weighing neighbors beside kNN, linear models, MLP and trees, calibrated alike, over seeds.",
-        methods=(*BASELINES, *OURS, *USUAL_MANNERS),
+        methods=(*BASELINES, *OURS, *IN_MANNERS),
         leads=("attention", "attention+ensemble"),
         on_images=ON_IMAGES,
-        further=tuple(name for name in IN_MANNERS if name not in USUAL_MANNERS),
+        slow=tuple(name for name in IN_MANNERS if name not in USUAL_MANNERS),
     ),
     "ablation": Study(
         "ablation",

@@ -35,7 +35,8 @@ def scope_of(
     offered = _offered(study, images=images, named=methods is not None)
     asked = chosen(methods, offered)
     if quick and methods is None:
-        asked = [name for name in asked if name in (study.quick or asked) and name not in _SLOW]
+        slow = _SLOW if images else (*_SLOW, *study.slow)
+        asked = [name for name in asked if name in (study.quick or asked) and name not in slow]
     return Scope(asked, points_of(study.name, _along(study, along), quick=quick))
 
 
