@@ -212,10 +212,10 @@ _ANSWERS: Final[Mapping[str, tuple[str, Callable[[Mapping[str, Any]], list[str]]
 
 
 def not_run(report: Mapping[str, Any]) -> list[str]:
-    """Cells and searches that were not run, a line for each reason."""
+    """Cells and searches that were not run, then what was not asked for, a line for each reason."""
     found = {**report["not_run"], **report["failed"], **dict.fromkeys(report["missing"], "not asked for yet")}
     found |= {name: each["not_run"] for name, each in report.get("places", {}).items() if "not_run" in each}
-    return by_reason(found | _unchecked(report))
+    return by_reason(found | _unchecked(report) | report.get("left_out", {}))
 
 
 def _unchecked(report: Mapping[str, Any]) -> dict[str, str]:

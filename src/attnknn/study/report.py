@@ -21,6 +21,7 @@ from attnknn.study.differences import (
     difference,
     image_pairs,
 )
+from attnknn.study.left_out import left_out
 from attnknn.study.manners import table_pairs
 from attnknn.study.methods import METHODS
 from attnknn.study.points import method_of
@@ -75,6 +76,7 @@ def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], failed: Mapping[s
         "unexpected": unexpected,
         "not_run": {f"{m}-{s}": found[m, s]["not_run"] for m, s in sorted(found) if "not_run" in found[m, s]},
         "failed": {name: failed[name] for name in sorted(failed)},
+        "left_out": left_out(cells.recipe, {name for name, _ in (*wanted, *found)}),
         "missing": sorted(f"{m}-{s}" for m, s in (set(wanted) - set(found)) | lost if f"{m}-{s}" not in failed),
         "environments": _environments(done),
     }

@@ -1,0 +1,49 @@
+"""What a study offers and a run was not asked for, with the reason: a page tells it among what was not run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from attnknn.study.efficiency import PLACES, quick_places
+from attnknn.study.points import Scope, method_of, points_of
+from attnknn.study.recipe import STUDIES, UNMEANT, Recipe
+from attnknn.study.scopes import scope_of
+
+_BY_QUICK: Final = "not asked for: --quick leaves them out"
+_ENDS: Final = "not asked for: --quick takes the ends of each line"
+_UNNAMED: Final = "not asked for: not named by --methods"
+_ELSEWHERE: Final = "not asked for: not among the places of --along"
+_LARGE: Final = "not asked for: --quick measures the ends of what has at most 20,000 rows"
+
+
+def left_out(recipe: Recipe, cells: Collection[str]) -> dict[str, str]:
+    """Methods, places on the axis (as ``@NAME``) and banks of a study that have no cell, and why.
+
+    Args:
+        recipe: That of the study.
+        cells: Names of all cells that a run is to have, or that are there.
+    """
+    if recipe.study not in STUDIES:
+        return {}
+    study, images = STUDIES[recipe.study], recipe.ours.images is not None
+    offered = [*scope_of(study, images=images).methods, *(() if images else study.further)]
+    usual = scope_of(study, images=images, quick=recipe.most_rows is not None)
+    methods, places = {method_of(name) for name in cells}, {name.partition("@")[2] for name in cells}
+    lacking = [name for name in offered if name not in methods]
+    found = {name: _UNNAMED if name in usual.methods else _reason(recipe) for name in lacking}
+    found |= {f"@{name}": why for name, why in _places(recipe, usual).items() if name not in places}
+    if study.name == "efficiency" and recipe.most_rows is not None:
+        found |= {place.name: _LARGE for place in PLACES if place not in quick_places()}
+    return {**found, **(UNMEANT if study.name == "main" else {})}
+
+
+def _reason(recipe: Recipe) -> str:
+    return _UNNAMED if recipe.most_rows is None else _BY_QUICK
+
+
+def _places(recipe: Recipe, usual: Scope) -> dict[str, str]:
+    """Places of the axis, and why one of them may be lacking."""
+    kept: Sequence[str] = [point.name for point in usual.points]
+    every = [point.name for point in points_of(recipe.study) if point.name]
+    return {name: _ELSEWHERE if name in kept else _ENDS for name in every}
