@@ -18,6 +18,7 @@ from attnknn.study.points import k_points, noise_points
 from attnknn.study.recipe import OurSettings
 from attnknn.study.splits import recipe_for, task_of
 from attnknn.train import History, TrainingOptions
+from attnknn.train.attention import EPOCHS as ATTENTION_EPOCHS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -131,8 +132,27 @@ def test_the_page_draws_the_trainings(ran):
     for seed, series in enumerate(lines.series):
         assert series.name == f"attention, seed {seed}"
         assert list(series.y) == report["history"]["attention"][seed]["validation_nll"]
-    assert "training-scale" not in found  # of images alone
+    for name in ("entropy", "scale"):
+        (first, *_) = found[f"training-{name}"].series
+        assert list(first.y) == report["history"]["attention"][0][f"validation_{name}"]
+    for each in report["history"]["attention"]:
+        assert all(0 < share <= 1 for share in each["validation_entropy"])
     assert found["training-loss-attention"].title in (out / "index.html").read_text()
+
+
+def test_the_attentions_own_training_is_a_curve_of_its_own_whether_it_is_kept_or_not(ran):
+    recipe, _, out, report = ran
+    assert set(report["attention_history"]) == {"attention"}
+    for each in report["attention_history"]["attention"]:
+        assert each["epoch"] == [*range(ATTENTION_EPOCHS + 1)]  # as it starts, then after each epoch
+        assert each["loss_vote"][0] is None
+        assert None not in each["loss_vote"][1:]
+        assert {"validation_nll", "validation_scale", "validation_entropy"} < set(each)
+    found = plots_of(report, Cells.open(out, recipe), ("attention",))
+    lines = found["attention-loss"]
+    assert list(lines.series[1].y) == report["attention_history"]["attention"][1]["loss_total"][1:]
+    assert {"attention-nll", "attention-entropy"} < set(found)
+    assert found["attention-nll"].title.replace("'", "&#x27;") in (out / "index.html").read_text()
 
 
 def test_along_an_axis_each_training_is_told_once_and_the_plain_one_reported(ran, tmp_path):

@@ -247,6 +247,8 @@ def test_validation_is_the_soft_vote_of_all_training_rows():
         found = task.validate()
     assert found["accuracy"] == pytest.approx((votes.argmax(axis=1) == held.labels).mean())
     assert found["nll"] == pytest.approx(-np.log(own).mean(), abs=5e-3)  # but for a thousandth of prior
+    assert found["entropy"] == pytest.approx(-(shares * np.log(shares)).sum(axis=1).mean() / np.log(50), abs=1e-4)
+    assert found["scale"] == 1
 
 
 def killed_after(monkeypatch, epochs):

@@ -71,6 +71,7 @@ class Weighed:
     tuning: Tuning
     weigher: Weighting | LearnedWeighting  # that is served
     judged: tuple[Weighting | LearnedWeighting, ...]  # those that its hearings are judged with
+    history: History | None = None  # of the attention that was judged, whether it is served or not
 
     def again(self) -> Weighed:
         """The same for another model: what an attention remembers of its banks is its own."""
@@ -226,10 +227,12 @@ def _weighed(bench: Bench, hearings: tuple[Hearing, ...], wish: Wish) -> Weighed
         most=SELF_ATTENTION_MOST if wish.looks_around else MOST_NEIGHBORS,
     )
     if wish.attention is not None and wish.attention.parts and tuning.curve:
-        learned = _attention(bench, hearings, tuning, wish, wish.attention)
-        if learned is not None:
-            return Weighed(tuning, *learned)
-    return Weighed(tuning, tuning.weighting, (tuning.weighting,) * len(hearings))
+        return _attention(bench, hearings, tuning, wish, wish.attention)
+    return _plain(tuning, hearings)
+
+
+def _plain(tuning: Tuning, hearings: Sequence[Hearing], history: History | None = None) -> Weighed:
+    return Weighed(tuning, tuning.weighting, (tuning.weighting,) * len(hearings), history)
 
 
 def _anew(weigher: Weighting | LearnedWeighting) -> Weighting | LearnedWeighting:
@@ -238,8 +241,8 @@ def _anew(weigher: Weighting | LearnedWeighting) -> Weighting | LearnedWeighting
 
 def _attention(
     bench: Bench, hearings: tuple[Hearing, ...], tuning: Tuning, wish: Wish, parts: AttentionOptions
-) -> tuple[LearnedWeighting, tuple[LearnedWeighting, ...]] | None:
-    """The attention to serve and those to judge it by; None where it does not convince the judges."""
+) -> Weighed:
+    """The attention to serve and those to judge it by; softmax weights where it does not convince the judges."""
     dealt = [_dealt(hearing, wish, bench.seed) for hearing in hearings]
     lessons = [Lesson(hearing.bank, learn, held) for hearing, (learn, held) in zip(hearings, dealt, strict=True)]
     weighers, history = _train(lessons, tuning, wish, parts, bench.seed, f"attention-{bench.seed}")
@@ -249,14 +252,14 @@ def _attention(
     ]
     gain, right, importance = (np.concatenate(column) for column in zip(*changes, strict=True))
     if not parts.always and not ships(gain, right, importance):
-        return None
+        return _plain(tuning, hearings, history)
     served = weighers[0]
     if len(weighers) > 1:  # one more, that learns from all rows
         everyone = Judges.of(bench.bank, np.random.default_rng(bench.seed).permutation(bench.bank.live))
         last = [Lesson(bench.bank, everyone.able(bench.bank, wish.class_weight), None)]
         name, epochs = f"attention-{bench.seed}-served", max(1, history.best_epoch)
         (served,), _ = _train(last, tuning, wish, parts, bench.seed, name, epochs)
-    return served, tuple(weighers)
+    return Weighed(tuning, served, tuple(weighers), history)
 
 
 def _change(

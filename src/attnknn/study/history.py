@@ -23,6 +23,13 @@ DRAWN: Final = {
 }
 """Numbers of an epoch that are kept beside the losses; how the file, the figure and its axis are called."""
 
+ATTENDED: Final = {
+    "loss_total": ("loss", "Loss of the attention's own training", "loss"),
+    "validation_nll": ("nll", "Validation loss of the attention's own training", "loss"),
+    "validation_entropy": ("entropy", "Entropy of the weights in that training", "share of the most"),
+}
+"""The same of the attention, which is trained by itself on fixed vectors."""
+
 _LOSS: Final = "loss_"
 _TOTAL: Final = "loss_total"
 _LOSSES: Final = 3  # trainings whose loss is drawn in its parts
@@ -76,10 +83,12 @@ def training_figures(report: Mapping[str, Any]) -> dict[str, Figure]:
         lines = _loss(history[name])
         if lines:
             found[f"training-loss-{name}"] = Lines(f"Training loss of {name} on {data}", "epoch", "loss", lines)
-    for column, (short, title, axis) in DRAWN.items():
-        lines = _lines(history, report["seeds"], column)
-        if lines:
-            found[f"training-{short}"] = Lines(f"{title} on {data}", "epoch", axis, lines)
+    attended = report.get("attention_history", {})
+    for kind, each, columns in (("training", history, DRAWN), ("attention", attended, ATTENDED)):
+        for column, (short, title, axis) in columns.items():
+            lines = _lines(each, report["seeds"], column)
+            if lines:
+                found[f"{kind}-{short}"] = Lines(f"{title} on {data}", "epoch", axis, lines)
     return found
 
 

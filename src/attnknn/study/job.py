@@ -85,6 +85,7 @@ class Fitted:
         save: Writes the model to a folder, where it can be saved.
         focus: A class whose recall is of interest, and the accuracy on all others.
         history: How the training went that it tells of, as ``history.told`` has it.
+        attention: The same of the attention's own training, on fixed vectors.
     """
 
     settings: dict[str, Any]
@@ -93,6 +94,7 @@ class Fitted:
     save: Callable[[Path], None] | None = None
     focus: int | None = None
     history: dict[str, list[float | None]] | None = None
+    attention: dict[str, list[float | None]] | None = None
 
 
 Method = Callable[[Job], Fitted]

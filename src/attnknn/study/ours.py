@@ -95,7 +95,8 @@ class Ours:
         alone = trained_alone or self.manner is not None
         predict = partial(predicted, model, job, alone=alone)
         history = told_of(model) if self._tells(job, trained_alone) else None
-        return Fitted(settings, seconds, predict, partial(_save, model), history=history)
+        attention = attention_of(model) if self._attends(job) else None
+        return Fitted(settings, seconds, predict, partial(_save, model), history=history, attention=attention)
 
     @property
     def trained_alone(self) -> bool:
@@ -106,7 +107,16 @@ class Ours:
         """Whether its cell tells of the training: of one that methods share, plain attention does."""
         if trained_alone:
             return not self.ensemble  # whose first member is trained as plain attention is
-        return self == Ours(TRAINED) and not job.point.bank_only and job.point.k in (None, job.point.widest)
+        return self == Ours(TRAINED) and _in_full(job)
+
+    def _attends(self, job: Job) -> bool:
+        """Whether its cell tells of a training of the attention that no other cell tells of."""
+        return self.weights == TRAINED and self.manner is None and not self.ensemble and _in_full(job)
+
+
+def _in_full(job: Job) -> bool:
+    """Whether a point has a training of its own, or is the last of those that share one."""
+    return not job.point.bank_only and job.point.k in (None, job.point.widest)
 
 
 def trained(job: Job, how: Ours) -> Any:
@@ -248,6 +258,12 @@ def told_of(model: Any) -> Columns | None:
     """How the first member was trained, before any last training on all rows."""
     bench = model._benches[0]
     return told(bench.histories[0], max(1, len(bench.hearings))) if bench.histories else None
+
+
+def attention_of(model: Any) -> Columns | None:
+    """How the attention of the first member was trained, whether it was kept or not; None where it was not."""
+    bench, history = model._benches[0], model._fit.weighed[0].history
+    return None if history is None else told(history, max(1, len(bench.hearings)))
 
 
 def prediction_of(manner: str | None, ks: tuple[int, ...]) -> PredictionOptions | None:

@@ -66,7 +66,8 @@ def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], failed: Mapping[s
         "uncalibrated": {name: _summary(done, name, all_seeds, "uncalibrated") for name in names},
         "settings": {name: _each(done, name, all_seeds, lambda cell: cell["settings"]) for name in names},
         "recalls": {name: _each(done, name, all_seeds, lambda cell: cell.get("recalls")) for name in names},
-        "history": _history(done, names, all_seeds),
+        "history": _history(done, names, all_seeds, "history"),
+        "attention_history": _history(done, names, all_seeds, "attention_history"),
         "points": {name: {"at": points[name]["at"], "line": points[name]["line"]} for name in sorted(points)},
         "retention": _retention(done, arrays, names, all_seeds),
         "differences": gaps,
@@ -128,11 +129,11 @@ def _retained(
     return {**drawn.interval(known, np.mean(shares, axis=0)), "values": list(values)}
 
 
-def _history(done: Found, names: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
+def _history(done: Found, names: Sequence[str], seeds: Sequence[int], kind: str) -> dict[str, Any]:
     """How each training went, by seed; along an axis that where nothing is changed, and cells have the others."""
     known: dict[str, Any] = {}
     for name in names:
-        each = _each(done, name, seeds, lambda cell: cell.get("history"))
+        each = _each(done, name, seeds, lambda cell: cell.get(kind))
         if any(each) and each not in known.values():  # a corrected method has the training of the method itself
             known[name] = each
     return {name: each for name, each in known.items() if "@" not in name} or known

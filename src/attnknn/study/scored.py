@@ -91,6 +91,7 @@ def scored(job: Job, fitted: Fitted) -> tuple[dict[str, Any], dict[str, Any]]:
         "uncalibrated": scores(said.uncalibrated, truth, bare_floors),
         "recalls": recalls(said.calibrated, truth),
         **({} if fitted.history is None else {"history": fitted.history}),
+        **({} if fitted.attention is None else {"attention_history": fitted.attention}),
     }
     arrays = {
         "probabilities": said.calibrated.astype(np.float32),  # the metrics above are of all digits

@@ -169,13 +169,22 @@ class VoteTask:
                 yield from (judges.vectors, judges.labels, judges.weights, seen.near.distances)
 
     def validate(self) -> Mapping[str, float]:
-        """NLL of the validation rows; where the loss is robust that loss, for NLL would choose against it."""
+        """NLL of the validation rows; where the loss is robust that loss, for NLL would choose against it.
+
+        Beside it the mean scale of the heads, and the mean entropy of the weights of some rows, as a share of the
+        most.
+        """
         if self.held is None or len(self.held.judges) == 0:
             return {}
         votes = self.held.votes(self._weigher, max(self.mass, 1e-6), self.class_weight)
         each = self.held.losses(votes, self.robust)
         importance = self.held.judges.weights * self.class_weight[self.held.judges.labels]
-        return {"nll": float(np.average(each, weights=importance))}
+        some = self.weights(self.held.take(slice(_BATCH)))
+        return {
+            "nll": float(np.average(each, weights=importance)),
+            "scale": float(self.model.scales.mean()),
+            "entropy": float(weight_entropy(some)) / math.log(max(2, some.shape[1])),
+        }
 
 
 def start_attention(

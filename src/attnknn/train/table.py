@@ -19,7 +19,7 @@ from attnknn.embed import NETWORKS, AnyNetwork
 from attnknn.ops import same_group, similarity
 from attnknn.ops.similarity import distance_matrix
 from attnknn.train.loop import History, run
-from attnknn.train.losses import candidates, nca, supcon
+from attnknn.train.losses import candidates, nca, supcon, weight_entropy
 from attnknn.train.options import LoopOptions
 from attnknn.train.rows import Rows, Shown, arrays_of, digest
 from attnknn.train.seeds import random_kept, seed_torch
@@ -143,23 +143,35 @@ class NcaTask:
         return parts
 
     def validate(self) -> Mapping[str, float]:
-        """NLL and accuracy of the validation rows among all training rows."""
+        """NLL and accuracy of the validation rows among all training rows, the scale, and how even weights are.
+
+        The mean entropy of the weights, as a share of the most, is of the rows of the first step: enough of them.
+        """
         if self.held is None or self._held_prepared is None or len(self.held.labels) == 0:
             return {}
         network, keys = self.model.network, self._embedded(self._prepared)
         logs = self.rows.weights.log()
         owners = F.one_hot(self.rows.labels, self.classes).to(keys.dtype)
         step = max(1, _CELLS // len(keys))
-        chances = []
+        chances: list[Tensor] = []
+        entropy = 0.0
         for part in torch.split(self._embedded(self._held_prepared), step):
             gaps = _gaps(part, keys, network.metric)
-            shares = (self.model.scale * similarity(gaps, network.metric) + logs).softmax(dim=1) @ owners
+            weights = (self.model.scale * similarity(gaps, network.metric) + logs).softmax(dim=1)
+            if not chances:
+                entropy = float(weight_entropy(weights)) / math.log(max(2, len(keys)))
+            shares = weights @ owners
             chances.append((shares + _MASS * self._prior) / (1 + _MASS))
         all_chances = torch.cat(chances)
         own = all_chances.gather(1, self.held.labels[:, None])[:, 0]
-        weights = self.held.weights / self.held.weights.sum()
+        counts = self.held.weights / self.held.weights.sum()
         right = (all_chances.argmax(dim=1) == self.held.labels).to(own)
-        return {"nll": float(-(weights * own.log()).sum()), "accuracy": float((weights * right).sum())}
+        return {
+            "nll": float(-(counts * own.log()).sum()),
+            "accuracy": float((counts * right).sum()),
+            "scale": float(self.model.scale),
+            "entropy": entropy,
+        }
 
     def _embedded(self, prepared: Tensor) -> Tensor:
         return torch.cat([self.model.network.body(part) for part in torch.split(prepared, 16_384)])
