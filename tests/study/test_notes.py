@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from mixed import mixed, small
 
+from attnknn.errors import InvalidInput
 from attnknn.study import engine
 from attnknn.study.notes import notes_of
 from attnknn.study.points import Scope, k_points, tail_points
@@ -41,6 +43,25 @@ def test_a_class_of_one_row_is_learned_from_and_the_page_says_so(tmp_path):
     page = (tmp_path / "index.html").read_text()
     assert "<h2>Notes</h2>" in page
     assert "never tested, as too few rows are theirs" in page
+
+
+def test_columns_that_are_the_same_in_every_row_are_named(tmp_path):
+    frame, labels = mixed()
+    frame = frame.assign(one=1.5, word="x", nothing=np.nan, seldom=2.0)
+    frame.loc[3, "seldom"] = np.nan  # which tells that row apart
+    recipe = small(recipe_for(frame, labels, data="d", target="y", named=False))
+    found = run(recipe, task_of(frame, labels, recipe), tmp_path).report["notes"]
+    named = "'one' (always 1.5), 'word' (always 'x'), 'nothing' (no value): the same in every row"
+    assert found[0].startswith(named)
+    assert "'one' (always 1.5)" in html.unescape((tmp_path / "index.html").read_text())
+
+
+def test_with_constant_columns_only_the_error_names_them():
+    frame, labels = mixed()
+    alike = frame[[]].assign(one=1, word="x")
+    recipe = recipe_for(alike, labels, data="alike.csv", target="y", named=False)
+    with pytest.raises(InvalidInput, match=r"no column of alike.csv tells rows apart: 'one' \(always 1\), 'word'"):
+        task_of(alike, labels, recipe)
 
 
 def test_where_every_class_can_be_tested_and_held_out_nothing_is_noted(recipe, task, tmp_path):

@@ -11,7 +11,7 @@ from attnknn.estimator.benches import HELD_OUT_FROM
 from attnknn.study.alike import sentences
 from attnknn.study.points import Scope
 from attnknn.study.recipe import BASELINES, Recipe
-from attnknn.study.splits import Parts, Task, parts
+from attnknn.study.splits import Parts, Task, constant_columns, parts
 
 _NAMED: Final = 5  # classes or cells that a note names
 
@@ -30,8 +30,16 @@ def notes_of(
     """
     each = [parts(task, recipe, seed) for seed in seeds]
     same = sentences(report.get("alike", ()), report.get("unexpected", ()))
-    found = [*_classes(task, each), *_tails(task, recipe, scope, seeds), *_beyond(report)]
+    found = [*_constant(task), *_classes(task, each), *_tails(task, recipe, scope, seeds), *_beyond(report)]
     return [*found, *_unequal(recipe, scope, min(len(one.train) for one in each)), *_noisy(recipe, scope), *same]
+
+
+def _constant(task: Task) -> Iterable[str]:
+    """Columns that are the same in every row."""
+    same = {} if task.columns is None else constant_columns(task.columns)
+    if same:
+        named = [f"{name!r} ({what})" for name, what in same.items()]
+        yield f"{_listed(named, 'columns')}: the same in every row, so nothing is told apart by it"
 
 
 def _classes(task: Task, each: Sequence[Parts]) -> Iterable[str]:

@@ -207,7 +207,7 @@ def task_of(X: pd.DataFrame | NDArray[np.uint8], labels: NDArray[Any], recipe: R
     """The rows that a recipe speaks of.
 
     Raises:
-        InvalidInput: Fewer than two classes.
+        InvalidInput: Fewer than two classes, or no column in which rows differ.
     """
     if recipe.drop_duplicates and not isinstance(X, np.ndarray):
         whole = X.assign(**{f"label of {recipe.data}": labels})
@@ -219,8 +219,23 @@ def task_of(X: pd.DataFrame | NDArray[np.uint8], labels: NDArray[Any], recipe: R
     if len(classes) < 2:
         raise InvalidInput(f"a study needs at least two classes; {recipe.target!r} is always {str(classes[0])!r}")
     columns = None if isinstance(X, np.ndarray) else as_table(X)
+    if columns is not None and len(same := constant_columns(columns)) == len(columns.columns):
+        named = ", ".join(f"{name!r} ({what})" for name, what in list(same.items())[:5])
+        raise InvalidInput(f"no column of {recipe.data} tells rows apart: {named}")
     alike = X.reshape(len(X), -1) if isinstance(X, np.ndarray) else columns
     return Task(X, codes.astype(np.int64), classes, duplicate_groups(alike), columns)
+
+
+def constant_columns(table: Table) -> dict[str, str]:
+    """Columns that are the same in every row, and what they hold; values that are missing here and there tell."""
+    found = {}
+    for column in table.columns:
+        if column.missing.all():
+            found[column.name] = "no value"
+        elif not column.missing.any() and len(set(column.values.tolist())) == 1:
+            value = column.values[0]
+            found[column.name] = f"always {value!r}" if column.kind == "categorical" else f"always {value:g}"
+    return found
 
 
 def parts(task: Task, recipe: Recipe, seed: int, tail: float = 1.0) -> Parts:
