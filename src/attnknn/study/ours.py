@@ -1,7 +1,7 @@
 """Our methods in a study: one training for each seed, weighed in several ways.
 
-All that a study knows of the classifier's inside is here, in ``trained``, ``reweighed``, ``uncalibrated`` and
-``chosen``.
+All that a study knows of the classifier's inside is here, in ``trained``, ``reweighed`` and ``uncalibrated``, and
+in ``decided``.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from attnknn.attend import AttentionOptions, LearnedWeighting
+from attnknn.attend import AttentionOptions
 from attnknn.calibrate import Identity
 from attnknn.embed import LEARNED, Standardize
 from attnknn.errors import NotApplicable
 from attnknn.estimator import AttnKNNClassifier
 from attnknn.estimator.options import TRAIN_FROM
-from attnknn.predict import CELLS, Poll, PredictionOptions, answer, base_of
+from attnknn.predict import CELLS, Poll, PredictionOptions, answer
 from attnknn.predict.several import nearest
 from attnknn.study.audit import audit, changed
 from attnknn.study.claims import claimed
-from attnknn.study.history import Columns, told
+from attnknn.study.decided import attention_of, told_of
+from attnknn.study.decided import chosen as chosen
 from attnknn.study.job import Fitted, Job, Predictions, Stopwatch
 from attnknn.study.manners import around
 from attnknn.study.recipe import ROBUST, Recipe
 from attnknn.study.record import write_json
 from attnknn.study.splits import Rows
 from attnknn.train import TrainingOptions, training_from_state
-from attnknn.train.attention import Seen, part_sizes
 
 _SEARCHED: Final = 20_000_000  # test rows x neighbors that are kept between methods
 TRAINED = "attention"
@@ -254,18 +254,6 @@ def ks_of(model: Any, recipe: Recipe) -> tuple[int, ...]:
     return around(model.n_neighbors_, min(map(len, banks)))
 
 
-def told_of(model: Any) -> Columns | None:
-    """How the first member was trained, before any last training on all rows."""
-    bench = model._benches[0]
-    return told(bench.histories[0], max(1, len(bench.hearings))) if bench.histories else None
-
-
-def attention_of(model: Any) -> Columns | None:
-    """How the attention of the first member was trained, whether it was kept or not; None where it was not."""
-    bench, history = model._benches[0], model._fit.weighed[0].history
-    return None if history is None else told(history, max(1, len(bench.hearings)))
-
-
 def prediction_of(manner: str | None, ks: tuple[int, ...]) -> PredictionOptions | None:
     """What a manner of answering means; ``ks`` are those of a k-ensemble.
 
@@ -301,47 +289,9 @@ def uncalibrated(model: Any) -> Any:
     return bare
 
 
-def chosen(model: Any) -> dict[str, Any]:
-    """What the fit decided."""
-    voter = model.voter_
-    return {
-        "k": model.n_neighbors_,
-        "weights": model.weights,
-        "embedder": model.embedder,
-        "scale": voter.weighting.scale,
-        "trust": getattr(base_of(voter.members[0].weigher), "trust", None),
-        "prior_mass": voter.mass,
-        "calibrator": voter.calibrator.state(),
-        "index": voter.bank.index,
-        "metric": voter.bank.metric,
-        # What was asked for may not be what was trained: few rows, or no gain on validation, leave parts out.
-        "members": [
-            {"network": _kind(each.network), "weigher": _kind(base_of(each.weigher)), "k": each.k}
-            for each in voter.members
-        ],
-        "parts": parts(model),
-    }
-
-
-def parts(model: Any) -> dict[str, dict[str, float]]:
-    """What each learned part of the first member's attention does to rows that judge it: see ``part_sizes``."""
-    member, bench = model.voter_.members[0], model._benches[0]
-    weigher = base_of(member.weigher)
-    if not isinstance(weigher, LearnedWeighting) or not bench.hearings:
-        return {}
-    hearing = bench.hearings[0]
-    weight = model.voter_.class_weight
-    seen = Seen.by(hearing.able(weight), model.tuning_.k, weight, 100_000)
-    return part_sizes(weigher, seen, model.voter_.mass, weight)
-
-
 def _save(model: Any, folder: Path) -> None:
     """As ``attnknn fit`` would: for any machine."""
     copy.copy(model).set_params(device="auto", verbose=0).save(folder)
-
-
-def _kind(part: Any) -> str | None:
-    return None if part is None else type(part).__name__
 
 
 def shared_model(job: Job) -> tuple[Any, float]:

@@ -73,15 +73,18 @@ class Seen:
 
     def votes(self, weigher: Weigher, mass: float, class_weight: Floats) -> Floats:
         """(judges, classes) probabilities before calibration."""
+        each = [votes for _, votes in self.answers(weigher, mass, class_weight)]
+        return np.concatenate(each) if each else np.empty((0, len(class_weight)))
+
+    def answers(self, weigher: Weigher, mass: float, class_weight: Floats) -> Iterator[tuple[Tensor, Floats]]:
+        """Of some judges at a time: weights (some, k), and the votes that they make."""
         factor = class_weight if (class_weight != 1).any() else None
-        each = []
         for at in range(0, len(self.judges), 1024):
             part = self.take(slice(at, at + 1024))
             judges = part.judges
             weights = weigher(part.near, self.bank, judges.vectors, class_weight=factor, leaving_out=judges.rows)
             shares = evidence(weights, torch.from_numpy(part.near.labels), len(class_weight))
-            each.append(vote(shares, torch.from_numpy(part.prior), mass).numpy())
-        return np.concatenate(each) if each else np.empty((0, len(class_weight)))
+            yield weights, vote(shares, torch.from_numpy(part.prior), mass).numpy()
 
 
 class VoteTask:
@@ -171,19 +174,18 @@ class VoteTask:
     def validate(self) -> Mapping[str, float]:
         """NLL of the validation rows; where the loss is robust that loss, for NLL would choose against it.
 
-        Beside it the mean scale of the heads, and the mean entropy of the weights of some rows, as a share of the
-        most.
+        Beside it the mean scale of the heads, and the mean entropy of the weights, as a share of the most.
         """
         if self.held is None or len(self.held.judges) == 0:
             return {}
-        votes = self.held.votes(self._weigher, max(self.mass, 1e-6), self.class_weight)
-        each = self.held.losses(votes, self.robust)
+        answers = list(self.held.answers(self._weigher, max(self.mass, 1e-6), self.class_weight))
+        weights = torch.cat([some for some, _ in answers])
+        each = self.held.losses(np.concatenate([votes for _, votes in answers]), self.robust)
         importance = self.held.judges.weights * self.class_weight[self.held.judges.labels]
-        some = self.weights(self.held.take(slice(_BATCH)))
         return {
             "nll": float(np.average(each, weights=importance)),
             "scale": float(self.model.scales.mean()),
-            "entropy": float(weight_entropy(some)) / math.log(max(2, some.shape[1])),
+            "entropy": float(weight_entropy(weights)) / math.log(max(2, weights.shape[1])),
         }
 
 
