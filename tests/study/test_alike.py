@@ -87,9 +87,9 @@ def test_one_model_under_two_names_is_loud_and_a_known_case_is_told_with_its_rea
         [f"logistic-{seed}", f"sklearn-knn-{seed}"] for seed in (0, 1)
     ]
     assert [each["why"] for each in found.report["alike"]] == [[ALIKE["nothing-trained"]]] * 2
-    loud = "unexpected: logistic and sklearn-knn gave identical predictions, in 2 cases such as"
+    loud = "unexpected: logistic, sklearn-knn gave identical predictions, in 2 cases such as"
     assert [each.startswith(loud) for each in found.report["notes"]].count(True) == 1
-    quiet = f"identical predictions of distance and distance+raw in 2 cases: {ALIKE['nothing-trained']}"
+    quiet = f"identical predictions of distance, distance+raw in 2 cases: {ALIKE['nothing-trained']}"
     assert quiet in found.report["notes"]
     page = (tmp_path / "index.html").read_text()
     assert loud in page

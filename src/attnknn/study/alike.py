@@ -208,7 +208,7 @@ def sentences(allowed: Sequence[Mapping[str, Any]], unexpected: Sequence[Sequenc
     """Notes, a line for the same methods: on what may not coincide, then on what may.
 
     >>> sentences([{"cells": ["attention-0", "distance-0"], "why": ["nothing was learned"]}], [["a-0", "b-0"]])[0]
-    'unexpected: a and b gave identical predictions, in 1 case such as a-0, b-0'
+    'unexpected: a, b gave identical predictions, in 1 case such as a-0, b-0'
     """
     cases: dict[tuple[str, str], list[Sequence[str]]] = {}
     for cells in unexpected:
@@ -227,4 +227,4 @@ def _sentence(methods: str, why: str, cases: Sequence[Sequence[str]]) -> str:
 
 def _methods(cells: Sequence[str]) -> str:
     names = list(dict.fromkeys(method_of(cell.rpartition("-")[0]) for cell in cells))
-    return f"{names[0]} at several places or seeds" if len(names) == 1 else " and ".join(names)
+    return f"{names[0]} at several places or seeds" if len(names) == 1 else ", ".join(names)
