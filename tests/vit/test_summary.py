@@ -107,9 +107,10 @@ def test_projections_search_and_convolution_of_convnn_attention_are_as_torch_cou
     made = create_layer("ConvNNAttention", 12, 2, K=5, convolution_type=convolution, **options, grid_size=8)
     found, wide = layer_flops(made, 64), 6 + {False: 0, "sequence": 1, "grid": 2}[coordinates]
     itself = 2 * 64 * 2 * wide if sampling == "random" else 0
-    pointwise = 2 * 2 * 64 * wide * 6 if convolution == "depthwise-separable" else 0
+    # Of the convolution torch counts the map of all channels; of so few tokens' all of it, where it is one.
+    beside = {"depthwise-separable": 2 * 2 * 64 * wide * 6, "standard": found.convolution}.get(convolution, 0)
     counted = products(made, torch.zeros(1, 64, 12))
-    assert found.projections + found.scores - itself + pointwise == counted
+    assert found.projections + found.scores - itself + beside == counted
     channels = 6 if convolution == "depthwise" else wide
     assert found.convolution == products(made.conv, torch.zeros(2 * 64, channels, 5))
 

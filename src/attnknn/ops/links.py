@@ -20,7 +20,7 @@ from attnknn.ops.tokens import by_numpy
 
 _PIECE = 2**19  # numbers of a table worked on at a time on the CPU, so that they stay in cache
 _LARGE_PIECE = 2**25  # and on other devices
-_FEW = 2**16  # numbers of neighbors that are written down to be convolved as the reference does it, on the CPU
+_FEW = 2**16  # numbers of neighbors that are added up in the order of the reference, on the CPU
 
 
 class Links(NamedTuple):
@@ -95,7 +95,7 @@ def combine_at(weights: Tensor, v: Tensor, links: Links, rank_weights: Tensor | 
         mixed: Tensor = _Sums.apply(weights, v, *links)  # type: ignore[no-untyped-call]
     elif rank_weights.ndim == 2:
         mixed = _ChannelSums.apply(weights, v, rank_weights, *links)  # type: ignore[no-untyped-call]
-    elif v.device.type == "cpu" and links.rows.numel() * v.shape[-1] <= _FEW:
+    elif _few(links.rows, v):
         mixed = _convolved(weights, v, rank_weights, links)
     else:
         mixed = _MatrixSums.apply(weights, v, rank_weights, *links)  # type: ignore[no-untyped-call]
@@ -116,6 +116,11 @@ def _convolved(weights: Tensor, v: Tensor, kernel: Tensor, links: Links) -> Tens
     near = near * weights.flatten(0, 1)[:, None].to(wide.dtype)
     mixed = conv1d(near.flatten(2), kernel.to(wide.dtype), stride=ranks)
     return mixed.transpose(1, 2).view(batch, heads, queries, len(kernel)).to(v.dtype)
+
+
+def _few(rows: Tensor, values: Tensor) -> bool:
+    """Whether neighbors are so few, and on the CPU, that how sums are rounded counts more than what they cost."""
+    return rows.device.type == "cpu" and rows.numel() * values.shape[-1] <= _FEW
 
 
 def _flat(values: Tensor) -> Tensor:
@@ -160,7 +165,11 @@ class _Products(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, rows, order, starts = ctx.saved_tensors
         grad = _flat(grads[0])
-        to_q = _gathered(_flat(k), rows, grad)
+        by_key, to_keys = rows, grad
+        if _few(rows, k):  # by key, as a product with the matrix of all scores adds up
+            by_key, at = rows.sort(dim=1)
+            to_keys = grad.gather(1, at)
+        to_q = _gathered(_flat(k), by_key, to_keys)
         to_k = _scattered(_flat(q), grad, order, starts)
         return _heads(to_q, q), _heads(to_k, k), None, None, None, None
 
