@@ -141,14 +141,21 @@ def _by_seed(values: Sequence[float | None], seeds: Sequence[int]) -> dict[int, 
 
 
 def _compared(report: Mapping[str, Any], mine: str, other: str, metric: str) -> str:
-    """A verdict; of ECE also by which share it changes."""
+    """A verdict; of ECE also by which share it changes. An interval that knows nothing of test rows says so."""
     gap = gap_of(report, mine, other, metric)
     said = verdict(mine, other, SHOWN[metric], gap) if gap else ""
-    if metric != "ece" or gap is None or judged(gap).startswith(UNKNOWN):
+    if gap is None or judged(gap).startswith(UNKNOWN):
         return said
+    alone = "" if "over_rows" in gap else " alone, not for other test rows"
+    return said + alone + (_change(report, mine, other) if metric == "ece" else "")
+
+
+def _change(report: Mapping[str, Any], mine: str, other: str) -> str:
+    """By which share of another's ECE a method has less or more."""
     now, before = (report["methods"].get(name, {}).get("ece", {}).get("mean") for name in (mine, other))
-    change = f", a change of {(now - before) / before:+.0%}" if finite(now) and finite(before) and before else ""
-    return said + change.replace("%", " %")
+    if not (finite(now) and finite(before) and before):
+        return ""
+    return f", a change of {(now - before) / before:+.0%}".replace("%", " %")
 
 
 def _robustness(report: Mapping[str, Any]) -> list[str]:
