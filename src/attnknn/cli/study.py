@@ -278,16 +278,12 @@ def _described(study: Study) -> str:
     A run that is stopped goes on where it was; more seeds or methods only add to what DIR holds.
     The same command may be started several times at once: they share the work, and times become upper bounds.
 
-    Methods: {", ".join(study.methods)}.{_further(study)}
+    Methods: {", ".join(study.methods)}.
 
     On images: {", ".join(study.on_images)}.
 
     Exits 0 when every cell is there, 1 when one failed, 2 for bad input.
     """
-
-
-def _further(study: Study) -> str:
-    return f" Where --methods names them: {', '.join(study.further)}." if study.further else ""
 
 
 for _study in STUDIES.values():

@@ -70,8 +70,6 @@ def _show(study: Study, report: Mapping[str, Any]) -> None:
         screen.line(sentence)
     for note in report["notes"]:
         screen.line(f"note: {note}")
-    for cells in report["identical"]:
-        screen.line(f"identical predictions, so the same model under several names: {', '.join(cells)}")
     sentences = of_leads(report["verdicts"], study.leads)
     found = [each for each in sentences if " has higher " in each or " has lower " in each]
     for sentence in sentences if len(report["points"]) == 1 else found:  # along an axis there are too many to read

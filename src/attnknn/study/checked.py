@@ -14,7 +14,7 @@ from attnknn.errors import AttnKNNError
 from attnknn.predict import base_of
 from attnknn.study.ablation import VARIANTS
 from attnknn.study.job import Fitted, Job, Stopwatch
-from attnknn.study.ours import TRAINED, _reweighed, _robust, chosen, predicted, reweighed, shared_model
+from attnknn.study.ours import TRAINED, chosen, predicted, reweighed, robustly, shared_model, weighed_anew
 from attnknn.study.scales import check_scales, head_scales
 from attnknn.study.splits import Rows
 from attnknn.study.theory import Check, check_theory
@@ -65,7 +65,7 @@ def _learned(job: Job) -> tuple[Any | None, str]:
     """The seed's vectors under attention with all parts on, as the ablation has them; or None, and why not."""
     options = AttentionOptions(**(VARIANTS["attention-all"].attention or {}))
     try:
-        model, _ = _reweighed(job, TRAINED, _robust(job, options))
+        model, _ = weighed_anew(job, TRAINED, robustly(job, options))
     except (AttnKNNError, RuntimeError) as problem:  # of which the second is torch's, as without memory
         return None, str(problem)
     if any(base_of(member.weigher).kind != TRAINED for member in model.voter_.members):

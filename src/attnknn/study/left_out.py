@@ -27,7 +27,7 @@ def left_out(recipe: Recipe, cells: Collection[str]) -> dict[str, str]:
     if recipe.study not in STUDIES:
         return {}
     study, images = STUDIES[recipe.study], recipe.ours.images is not None
-    offered = [*scope_of(study, images=images).methods, *(() if images else study.further)]
+    offered = scope_of(study, images=images).methods
     usual = scope_of(study, images=images, quick=recipe.most_rows is not None)
     methods, places = {method_of(name) for name in cells}, {name.partition("@")[2] for name in cells}
     lacking = [name for name in offered if name not in methods]

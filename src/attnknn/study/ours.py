@@ -78,10 +78,10 @@ class Ours:
         else:
             model, earlier = shared_model(job)
             watch = Stopwatch()
-            asked = _robust(job, self.attention)
+            asked = robustly(job, self.attention)
             own = model.attention if asked is None and self.weights == TRAINED else asked
             if self.weights != TRAINED or asked is not None or job.point.k is not None:
-                model, earlier = _reweighed(job, self.weights, own)
+                model, earlier = weighed_anew(job, self.weights, own)
                 watch = Stopwatch()
             if self.manner is not None:
                 asked_for = prediction_of(self.manner, ks_of(model, job.recipe))
@@ -124,7 +124,7 @@ def trained(job: Job, how: Ours) -> Any:
     ours = job.recipe.ours
     further = {name: value for name, value in ours.options.items() if name != ROBUST}
     told_how = how.weights == TRAINED and (ROBUST in ours.options or ours.heads is not None)
-    asked = _robust(job, AttentionOptions(heads=ours.heads)) if told_how else None
+    asked = robustly(job, AttentionOptions(heads=ours.heads)) if told_how else None
     learns = how.embedder is None or how.embedder in LEARNED
     arguments = {
         "n_neighbors": ours.n_neighbors,
@@ -159,7 +159,7 @@ def _training(recipe: Recipe, how: Ours) -> TrainingOptions | None:
     return TrainingOptions() if usual is None and how.embedder is not None else usual
 
 
-def _robust(job: Job, attention: AttentionOptions | None) -> AttentionOptions | None:
+def robustly(job: Job, attention: AttentionOptions | None) -> AttentionOptions | None:
     """The same parts, trained as robustly as the recipe says."""
     robust = job.recipe.ours.options.get(ROBUST, 0.0)
     return replace(attention, robust=robust) if robust and attention is not None and attention.parts else attention
@@ -311,7 +311,7 @@ def _trained_and_told(job: Job) -> Any:
     return model
 
 
-def _reweighed(job: Job, weights: str, attention: AttentionOptions | None) -> tuple[Any, float]:
+def weighed_anew(job: Job, weights: str, attention: AttentionOptions | None) -> tuple[Any, float]:
     """The seed's model under other weights, fitted once for all manners, and the seconds both took."""
     model, earlier = shared_model(job)
     key, k = f"{weights} {attention} {job.point.k}", job.point.k

@@ -94,7 +94,6 @@ class Study:
         leads: Methods whose verdicts are printed; the report has all of them.
         on_images: What it compares on images; nothing where it has no meaning there.
         quick: Of all these, what a quick run compares; None is everything.
-        further: What it compares on tables only where it is named.
         slow: What a quick run compares on tables only where it is named.
     """
 
@@ -104,7 +103,6 @@ class Study:
     leads: tuple[str, ...]
     on_images: tuple[str, ...] = ()
     quick: tuple[str, ...] | None = None
-    further: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
 
 

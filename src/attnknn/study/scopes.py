@@ -32,8 +32,7 @@ def scope_of(
     Raises:
         InvalidInput: The study has no such method or place.
     """
-    offered = _offered(study, images=images, named=methods is not None)
-    asked = chosen(methods, offered)
+    asked = chosen(methods, study.on_images if images else study.methods)
     if quick and methods is None:
         slow = _SLOW if images else (*_SLOW, *study.slow)
         asked = [name for name in asked if name in (study.quick or asked) and name not in slow]
@@ -72,12 +71,6 @@ def chosen(names: Sequence[str] | None, offered: Sequence[str], what: str = "met
         problem = f"no {what} is called {unknown[0]!r}" if unknown else f"no {what} is named"
         raise InvalidInput(f"{problem}; try one of: {', '.join(offered)}")
     return [name for name in offered if name in names]
-
-
-def _offered(study: Study, *, images: bool, named: bool) -> tuple[str, ...]:
-    if images:
-        return study.on_images
-    return (*study.methods, *study.further) if named else study.methods
 
 
 def _along(study: Study, along: Sequence[float] | None) -> Sequence[float] | None:
