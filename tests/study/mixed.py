@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from attnknn.study.recipe import BoostingGrid, KNNGrid, MLPGrid, OurSettings, Recipe, Rounds
+from attnknn.study.recipe import BoostingGrid, KNNGrid, MLPGrid, OurSettings, Recipe, Rounds, TrunkGrid
 
 
 def mixed(rows: int = 150, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
@@ -32,6 +32,7 @@ def small(recipe: Recipe, **changes: object) -> Recipe:
         ours=OurSettings(embedder="standardize"),
         knn=KNNGrid(k=(1, 5, 15)),
         mlp=MLPGrid(hidden=((8,),), alpha=(1e-4,), learning_rate=(0.05,), rounds=Rounds(1, 2, 6)),
+        trunk=TrunkGrid(lr=(0.01,), rounds=Rounds(1, 2, 6)),
         boosting=BoostingGrid(learning_rate=(0.1,), leaves=(5, 7), rounds=Rounds(4, 1, 8)),
         draws=40,
         **changes,

@@ -115,7 +115,7 @@ def test_rounds_are_those_of_least_validation_nll_and_the_search_stops_there(rec
             return each
 
     job = job_of(recipe, task)
-    fitted = baselines._grown(job, Scripted, [{}], recipe.mlp.rounds)
+    fitted = baselines.grown(job, Scripted, [{}], recipe.mlp.rounds)
     assert fitted.settings["rounds"] == 3
     assert max(asked) == 5
 

@@ -43,12 +43,12 @@ class Trial:
 
 def mlp(job: Job) -> Fitted:
     """scikit-learn's MLPClassifier."""
-    return _grown(job, MLP, job.recipe.mlp.settings(), job.recipe.mlp.rounds)
+    return grown(job, MLP, job.recipe.mlp.settings(), job.recipe.mlp.rounds)
 
 
 def hgb(job: Job) -> Fitted:
     """scikit-learn's HistGradientBoostingClassifier."""
-    return _grown(job, HGB, job.recipe.boosting.settings(), job.recipe.boosting.rounds)
+    return grown(job, HGB, job.recipe.boosting.settings(), job.recipe.boosting.rounds)
 
 
 def lightgbm(job: Job) -> Fitted:
@@ -61,7 +61,7 @@ def lightgbm(job: Job) -> Fitted:
 
     if find_spec("lightgbm") is None:
         raise MissingExtra("LightGBM is not installed: pip install 'attnknn[study]'")
-    return _grown(job, LightGBM, job.recipe.boosting.settings(), job.recipe.boosting.rounds)
+    return grown(job, LightGBM, job.recipe.boosting.settings(), job.recipe.boosting.rounds)
 
 
 def sklearn_knn(job: Job) -> Fitted:
@@ -157,7 +157,7 @@ def _predict_knn(job: Job, model: KNeighborsClassifier, vectors: Encoded, best: 
     return Predictions(calibrated, with_prior(votes, prior, 1 / best.settings["k"]), seconds)
 
 
-def _grown(job: Job, make: Make, grid: list[dict[str, Any]], rounds: Rounds) -> Fitted:
+def grown(job: Job, make: Make, grid: list[dict[str, Any]], rounds: Rounds) -> Fitted:
     """A learner that grows by rounds, with the settings and rounds of least NLL on held-out rows."""
     watch = Stopwatch()
     with _threads(job):

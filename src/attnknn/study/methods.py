@@ -16,6 +16,7 @@ from attnknn.study.ours import Ours
 from attnknn.study.points import Point
 from attnknn.study.recipe import BARE, CORRECTED, MANNERS, ONE_TEMPERATURE, PLAIN
 from attnknn.study.teaching import Taught
+from attnknn.study.trunk import mlp_trunk
 
 
 def _varied(each: Variant) -> Method:
@@ -59,6 +60,7 @@ METHODS: dict[str, Method] = {
     "sklearn-knn": baselines.sklearn_knn,
     "logistic": baselines.logistic,
     "mlp": baselines.mlp,
+    "mlp-trunk": mlp_trunk,
     "hgb": baselines.hgb,
     "lightgbm": baselines.lightgbm,
     "cnn": CNN(),

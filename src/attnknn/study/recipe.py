@@ -57,7 +57,7 @@ CALIBRATED = tuple(
 CORRECTED = "+prior-correction"
 """Ends the name of a method that is told how frequent classes really are."""
 
-BASELINES = ("sklearn-knn", "logistic", "mlp", "hgb", "lightgbm")
+BASELINES = ("sklearn-knn", "logistic", "mlp", "mlp-trunk", "hgb", "lightgbm")
 
 
 ALIKE: Mapping[str, str] = {
@@ -113,7 +113,7 @@ STUDIES: dict[str, Study] = {
         methods=(*BASELINES, *OURS, *IN_MANNERS),
         leads=("attention", "attention+ensemble"),
         on_images=ON_IMAGES,
-        slow=tuple(name for name in IN_MANNERS if name not in USUAL_MANNERS),
+        slow=("mlp-trunk", *(name for name in IN_MANNERS if name not in USUAL_MANNERS)),
     ),
     "ablation": Study(
         "ablation",
@@ -286,6 +286,18 @@ class MLPGrid:
 
 
 @dataclass(frozen=True, slots=True)
+class TrunkGrid:
+    """What the network of our embedder is tried with under a head of its own; a round is an epoch."""
+
+    lr: tuple[float, ...] = (1e-3, 3e-3)
+    rounds: Rounds = Rounds(step=1, patience=10, most=200)
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Every rate."""
+        return _combined(lr=self.lr)
+
+
+@dataclass(frozen=True, slots=True)
 class BoostingGrid:
     """What boosted trees are tried with; a round is a tree for each class."""
 
@@ -318,6 +330,7 @@ class Recipe:
         knn: Grid of ``sklearn-knn``.
         logistic: Grid of ``logistic``.
         mlp: Grid of ``mlp``.
+        trunk: Grid of ``mlp-trunk``.
         boosting: Grid of ``hgb`` and ``lightgbm``.
         draws: Draws behind the floor of ECE and the bootstrap over test rows.
         most_rows: Training rows at most; None takes all.
@@ -339,6 +352,7 @@ class Recipe:
     knn: KNNGrid = KNNGrid()
     logistic: LogisticGrid = LogisticGrid()
     mlp: MLPGrid = MLPGrid()
+    trunk: TrunkGrid = TrunkGrid()
     boosting: BoostingGrid = BoostingGrid()
     draws: int = 1000
     most_rows: int | None = None

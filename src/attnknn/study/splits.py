@@ -24,6 +24,7 @@ from attnknn.study.recipe import (
     OurSettings,
     Recipe,
     Rounds,
+    TrunkGrid,
     Validation,
 )
 from attnknn.study.source import SOURCES, Source
@@ -174,6 +175,7 @@ def quickened(recipe: Recipe) -> Recipe:
         members=min(2, recipe.members),
         validation=replace(recipe.validation, folds_below=0),
         mlp=MLPGrid(hidden=((128,),), rounds=Rounds(step=1, patience=5, most=50)),
+        trunk=TrunkGrid(lr=(3e-3,), rounds=Rounds(step=1, patience=5, most=20)),
         boosting=BoostingGrid(learning_rate=(0.1,), leaves=(31,), rounds=Rounds(step=20, patience=2, most=200)),
         draws=200,
         ours=replace(recipe.ours, table=short),
