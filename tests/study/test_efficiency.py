@@ -146,6 +146,9 @@ def test_a_run_whose_time_is_over_measures_nothing_and_the_next_one_does(tmp_pat
     place = Place("exact", 500, 8)
     late = run_places(tmp_path, [place], lambda _: None, late=lambda: "no time")
     assert late == {place.name: {"not_run": "no time"}}
+    known = {"not_run": "no such device"}
+    (tmp_path / f"{place.name}.json").write_text(json.dumps(known))
+    assert run_places(tmp_path, [place], lambda _: None, late=lambda: "no time") == {place.name: known}
     assert "not_run" not in run_places(tmp_path, [place], lambda _: None)[place.name]
 
 

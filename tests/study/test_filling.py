@@ -89,6 +89,17 @@ def test_once_its_time_is_over_a_run_begins_nothing_and_tells_what_is_not_run(as
     assert set(later.report["methods"]) == set(METHODS_HERE)
 
 
+def test_a_run_that_only_reports_leaves_the_work_to_one_that_began_before_it(asked, tmp_path):
+    out, told = tmp_path / "run", []
+
+    def meanwhile():
+        how = {"seeds": [0], "out": out, "device": "cpu", "commit": "c"}
+        found = run_study(*asked, methods=METHODS_HERE, minutes=0, **how)  # does not wait for who has logistic
+        assert found.report["not_run"] == {"logistic-0": "only a report was asked for"}
+
+    assert set(beside(asked, out, told, meanwhile).report["methods"]) == set(METHODS_HERE)
+
+
 def test_what_another_run_has_done_is_not_done_again(asked, tmp_path, monkeypatch):
     study(asked, tmp_path / "other")
     out, told = tmp_path / "run", []

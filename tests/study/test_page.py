@@ -98,7 +98,10 @@ def test_claims_are_answered_from_the_numbers(ran):
         **report,
         "study": "noise",
         "methods": {
-            name: {**report["methods"]["hgb"], "ece": {**report["methods"]["hgb"]["ece"], "mean": value}}
+            name: {
+                **report["methods"]["hgb"],
+                "ece": {**report["methods"]["hgb"]["ece"], "mean": value, "values": [value] * 2},
+            }
             for name, value in (("uniform", 0.08), ("attention", 0.04))
         },
         "differences": {
@@ -121,7 +124,7 @@ def test_claims_are_answered_from_the_numbers(ran):
     lowered = "attention has lower ECE than uniform: -.0400 [-.0500, -.0300] over 2 seeds and their test rows"
     assert f"{lowered}, a change of -50 %" in page
     kept = "attention keeps 90.0% [85.0%, 95.0%] of its accuracy (uniform 80.0%)"
-    gap = "against uniform no difference found (+.0200 [-.0100, .0300])"
+    gap = "against uniform no difference found (+.0200 [-.0100, .0300] over seeds alone)"
     assert f"<b>with 40 % of the labels wrong (symmetric), {kept}, {gap}; 2 seeds</b>" in page
     assert "attention@symmetric-0.4 keeps 90.0% [85.0%, 95.0%] of its accuracy over 2 seeds" in page
     assert "attention@symmetric-0.2 keeps 95.0% of its accuracy over 1 seed" in page

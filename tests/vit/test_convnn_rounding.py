@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import conv1d, normalize
 
 from attnknn.ops import links
+from attnknn.ops.token_attention import knn_attention
 from attnknn.vit import from_reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -115,3 +116,14 @@ def test_few_neighbors_in_half_precision_are_summed_in_full(dtype):
     expected = torch.einsum("bhqk,bhqkc,ock->bhqo", weights.double(), near, kernel.double())
     assert mixed.dtype == dtype
     torch.testing.assert_close(mixed, expected.to(dtype), rtol=1e-2, atol=1e-4)
+
+
+def test_a_batch_decides_no_more_than_the_last_bits_and_no_queries_are_no_error():
+    random = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(40, 1, 17, 24, generator=random) for _ in range(3))
+    kernel = torch.randn(24, 24, 9, generator=random)
+    together = knn_attention(q, k, v, 9, rank_weights=kernel, softmax=False)
+    for at in (0, 7, 39):
+        alone = knn_attention(*(each[at : at + 1] for each in (q, k, v)), 9, rank_weights=kernel, softmax=False)
+        torch.testing.assert_close(together[at : at + 1], alone, rtol=0, atol=1e-6 * float(together.abs().max()))
+    assert knn_attention(q[:, :, :0], k, v, 9, rank_weights=kernel).shape == (40, 1, 0, 24)

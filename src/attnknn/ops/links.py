@@ -20,7 +20,7 @@ from attnknn.ops.tokens import by_numpy
 
 _PIECE = 2**19  # numbers of a table worked on at a time on the CPU, so that they stay in cache
 _LARGE_PIECE = 2**25  # and on other devices
-_FEW = 2**16  # numbers of neighbors that are added up in the order of the reference, on the CPU
+_FEW = 2**16  # numbers of the neighbors of a batch that are added up in the order of the reference, on the CPU
 
 
 class Links(NamedTuple):
@@ -119,8 +119,13 @@ def _convolved(weights: Tensor, v: Tensor, kernel: Tensor, links: Links) -> Tens
 
 
 def _few(rows: Tensor, values: Tensor) -> bool:
-    """Whether neighbors are so few, and on the CPU, that how sums are rounded counts more than what they cost."""
-    return rows.device.type == "cpu" and rows.numel() * values.shape[-1] <= _FEW
+    """Whether neighbors are so few, and on the CPU, that how sums are rounded counts more than what they cost.
+
+    Each batch is judged alone, so that others decide no more than the last bits of a convolution's sums.
+    """
+    batch, heads, keys, dim = values.shape
+    most = max(len(rows) // max(1, batch), heads * keys) * rows.shape[1] * dim
+    return rows.device.type == "cpu" and len(rows) > 0 and most <= _FEW
 
 
 def _flat(values: Tensor) -> Tensor:

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from attnknn.study.calibrations import KINDS
 from attnknn.study.points import method_of
-from attnknn.study.recipe import ALIKE, BASELINES, CORRECTED, PLAIN, TAUGHT, Recipe
+from attnknn.study.recipe import ALIKE, CORRECTED, PLAIN, TAUGHT, Recipe
 
 _LEARNED: Final = "LearnedWeighting"
+_DRAWLESS: Final = ("sklearn-knn", "logistic", "hgb", "lightgbm", "distance+raw")
 _SOFTMAX: Final = ("distance", "attention", "attention-none")
 
 
@@ -82,8 +83,13 @@ def _distrusting(one: Cell, other: Cell, told: Told) -> bool:
 
 def _lone(one: Cell, other: Cell, told: Told) -> bool:
     ks = {cell.settings.get("k") for cell in (one, other)}
-    ours = any(one.way == name or one.way.startswith("attention-") for name in PLAIN)
+    ours = all(cell.way in (*PLAIN, "attention-none") or _on_parts(cell.way) for cell in (one, other))
     return _same_place(one, other) and one.manner == other.manner and ours and ks == {1}
+
+
+def _on_parts(way: str) -> bool:
+    """Whether a variant of an ablation has the vectors of the usual training."""
+    return way.startswith("attention-all")
 
 
 def _raw(one: Cell, other: Cell, told: Told) -> bool:
@@ -93,7 +99,9 @@ def _raw(one: Cell, other: Cell, told: Told) -> bool:
 
 
 def _usual(one: Cell, other: Cell, told: Told) -> bool:
-    return _same_place(one, other) and {one.method, other.method} == {"attention", "attention-periodic"}
+    networks = [[each.get("network") for each in cell.members] for cell in (one, other)]
+    names = {one.method, other.method} == {"attention", "attention-periodic"}
+    return _same_place(one, other) and names and networks[0] == networks[1]
 
 
 def _two_classes(one: Cell, other: Cell, told: Told) -> bool:
@@ -105,7 +113,7 @@ def _two_classes(one: Cell, other: Cell, told: Told) -> bool:
 def _beyond(one: Cell, other: Cell, told: Told) -> bool:
     ks = {cell.settings.get("k") for cell in (one, other)}
     along = all(cell.place.startswith("k-") for cell in (one, other))
-    return along and (one.method, one.seed) == (other.method, other.seed) and len(ks) == 1
+    return along and (one.method, one.seed) == (other.method, other.seed) and len(ks - {None}) == 1 == len(ks)
 
 
 def _calibrated(one: Cell, other: Cell, told: Told) -> bool:
@@ -142,11 +150,12 @@ def _same_factors(one: Cell, other: Cell, told: Told) -> bool:
 
 def _same_examples(one: Cell, other: Cell, told: Told) -> bool:
     counts = {cell.settings.get("examples") for cell in (one, other)}
-    return _same_place(one, other) and {one.method, other.method} <= {*TAUGHT} and len(counts) == 1
+    known = len(counts) == 1 and None not in counts
+    return _same_place(one, other) and {one.method, other.method} <= {*TAUGHT} and known
 
 
 def _official(one: Cell, other: Cell, told: Told) -> bool:
-    drawless = one.method.partition("-")[0] in BASELINES or one.method in (*BASELINES, "distance+raw")
+    drawless = one.method.removesuffix(CORRECTED) in _DRAWLESS or one.method.startswith("hgb-")
     return one.name == other.name and told.recipe.train_rows is not None and drawless
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -14,6 +15,7 @@ from attnknn.study.theory_plots import checks_of
 from attnknn.study.timing import LEARNED
 from attnknn.study.verdicts import NOTHING, UNKNOWN, ends_of, judged, numbers_of, of_leads, verdict
 
+_ALONE: Final = " over seeds alone"
 _WORST: Final = ("fail", "not run", "reported", "pass")
 
 _OURS: Final = ("attention", "attention+tta")  # the claims speak of both
@@ -147,15 +149,17 @@ def _compared(report: Mapping[str, Any], mine: str, other: str, metric: str) -> 
     if gap is None or judged(gap).startswith(UNKNOWN):
         return said
     alone = "" if "over_rows" in gap else " alone, not for other test rows"
-    return said + alone + (_change(report, mine, other) if metric == "ece" else "")
+    return said + alone + (_change(report, other, gap) if metric == "ece" else "")
 
 
-def _change(report: Mapping[str, Any], mine: str, other: str) -> str:
-    """By which share of another's ECE a method has less or more."""
-    now, before = (report["methods"].get(name, {}).get("ece", {}).get("mean") for name in (mine, other))
-    if not (finite(now) and finite(before) and before):
+def _change(report: Mapping[str, Any], other: str, gap: Mapping[str, Any]) -> str:
+    """By which share of another's ECE a method has less or more, on the seeds that both have."""
+    found = report["methods"].get(other, {}).get("ece")
+    values = {} if found is None else _by_seed(found["values"], report["seeds"])
+    before = sum(values.get(seed, math.nan) for seed in gap["seeds"]) / len(gap["seeds"])
+    if not (finite(gap["mean"]) and finite(before) and before):
         return ""
-    return f", a change of {(now - before) / before:+.0%}".replace("%", " %")
+    return f", a change of {gap['mean'] / before:+.0%}".replace("%", " %")
 
 
 def _robustness(report: Mapping[str, Any]) -> list[str]:
@@ -191,12 +195,13 @@ def _against(other: str, gap: Mapping[str, Any]) -> str:
     """How accurate something is against another.
 
     >>> _against("uniform", {"mean": 0.02, "low": 0.01, "high": 0.03, "seeds": [0, 1]})
-    'against uniform higher accuracy (+.0200 [.0100, .0300])'
+    'against uniform higher accuracy (+.0200 [.0100, .0300] over seeds alone)'
     """
     word = judged(gap)
     if word.startswith(UNKNOWN):
         return f"{UNKNOWN} with {other} ({word.removeprefix(UNKNOWN + ': ')})"
-    return f"against {other} {word}{' accuracy' * (word != NOTHING)} ({numbers_of(gap)})"
+    alone = "" if "over_rows" in gap else _ALONE
+    return f"against {other} {word}{' accuracy' * (word != NOTHING)} ({numbers_of(gap)}{alone})"
 
 
 def _wrong(line: str, rate: float) -> str:

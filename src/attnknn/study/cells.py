@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from attnknn.errors import InvalidInput
 from attnknn.study.claims import CLAIMS
 from attnknn.study.job import Floats
-from attnknn.study.recipe import Recipe
+from attnknn.study.recipe import JUDGES, Recipe
 from attnknn.study.record import write_bytes, write_json
 from attnknn.study.splits import Rows
 
@@ -176,7 +176,8 @@ def _object(path: Path) -> dict[str, Any]:
 
 def _check_same(there: Mapping[str, Any], here: Mapping[str, Any], folder: Path) -> None:
     before, now = dict(flat(there)), dict(flat(here))
-    differ = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    names = [name for name in {**before, **now} if name not in JUDGES]
+    differ = [name for name in names if before.get(name) != now.get(name)]
     if differ:
         some = ", ".join(f"{name} ({before.get(name)} there, {now.get(name)} here)" for name in differ[:3])
         raise InvalidInput(f"{folder} holds a study with another recipe; they differ in {some}")

@@ -222,8 +222,11 @@ def run_places(
         if "not_run" in known and not (path.exists() and path.stat().st_mtime > since):
             left = LIMIT * (len(places) - at) / 60
             say(f"{place.name}: place {at + 1} of {len(places)}, at most {left:.0f} min left")
-            known = measure(place) if (why := late()) is None else {"not_run": why}
-            write_json(path, known)
+            if (why := late()) is None:
+                known = measure(place)
+                write_json(path, known)
+            elif not path.exists():
+                known = {"not_run": why}
         found[place.name] = known
     return found
 

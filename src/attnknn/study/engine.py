@@ -11,7 +11,7 @@ from attnknn.study import record
 from attnknn.study.cells import Cells
 from attnknn.study.claims import CLAIMS, claimed
 from attnknn.study.efficiency import PLACES, quick_places, run_places
-from attnknn.study.filling import Filling, Machine, Plan, Say
+from attnknn.study.filling import Filling, Lacking, Machine, Plan, Say
 from attnknn.study.job import Stopwatch
 from attnknn.study.notes import notes_of
 from attnknn.study.points import PLAIN_POINT, Point, Scope
@@ -76,10 +76,10 @@ def run_study(
     _check(task, recipe, seeds, also)
     plan = Plan.of(recipe, Scope(methods, points), seeds, out, keep)
     turn, closing = Turn.of(out), Closing(task, machine, also, say)
-    (failed,) = Filling([plan], task, machine, out, say).run()
-    state = state_of([plan], [failed], also)
-    report, mine = turn.report(state, lambda: _finished(plan, failed, closing)[0], say)
-    return Outcome(report, failed, mine)
+    (lacking,) = Filling([plan], task, machine, out, say).run()
+    state = state_of([plan], [lacking], also)
+    report, mine = turn.report(state, lambda: _finished(plan, lacking, closing)[0], say)
+    return Outcome(report, lacking.failed, mine)
 
 
 def run_all(
@@ -120,12 +120,12 @@ def run_all(
     plans = [Plan.of(replace(recipe, study=name), scope, seeds, out / name) for name, scope in scopes.items()]
     turn, closing = Turn.of(out), Closing(task, machine, also, say)
     run = sum(len(plan.todo()) for plan in plans)
-    failed = Filling(plans, task, machine, out, say).run()
+    lacking = Filling(plans, task, machine, out, say).run()
 
     def write() -> dict[str, Any]:
         ended = {
             plan.cells.recipe.study: _finished(plan, reasons, closing)
-            for plan, reasons in zip(plans, failed, strict=True)
+            for plan, reasons in zip(plans, lacking, strict=True)
         }
         told = {"study": recipe.study, "config": recipe.config(), "recipe": recipe.hash}
         told |= {"run": {"cells": run, "seconds": watch.seconds}}
@@ -135,9 +135,11 @@ def run_all(
         write_overview(report, {name: drawn for name, (_, drawn) in ended.items()}, out, also)
         return report
 
-    report, mine = turn.report(state_of(plans, failed, also), write, say)
+    report, mine = turn.report(state_of(plans, lacking, also), write, say)
     named = {
-        f"{name}: {cell}": why for name, some in zip(scopes, failed, strict=True) for cell, why in some.items()
+        f"{name}: {cell}": why
+        for name, some in zip(scopes, lacking, strict=True)
+        for cell, why in some.failed.items()
     }
     return Outcome(report, named, mine)
 
@@ -160,11 +162,11 @@ class Closing:
     say: Say
 
 
-def _finished(plan: Plan, failed: Mapping[str, str], how: Closing) -> tuple[dict[str, Any], Drawn]:
+def _finished(plan: Plan, lacking: Lacking, how: Closing) -> tuple[dict[str, Any], Drawn]:
     """Write what a study leaves, from all cells that its folder has; returns the report, and what was drawn."""
     recipe, out = plan.cells.recipe, plan.cells.folder
     how.say(f"writing the report of {recipe.study}")
-    told = report_of(plan.cells, [asked.cell for asked in plan.every], failed)
+    told = report_of(plan.cells, [asked.cell for asked in plan.every], lacking)
     if recipe.study == "efficiency":
         places = PLACES if recipe.most_rows is None else quick_places()
         with claimed(out / CLAIMS / "places", wait=True):  # two that measure at once would measure each other

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -119,6 +119,13 @@ class Plan:
         return [asked for asked in self.every if self.lacks(asked)]
 
 
+class Lacking(NamedTuple):
+    """Why some cells of a plan have no numbers: what they raised, or that no time was left for them."""
+
+    failed: dict[str, str]
+    late: dict[str, str]
+
+
 class Filling:
     """A run over the cells that studies lack.
 
@@ -132,7 +139,7 @@ class Filling:
 
     def __init__(self, plans: Sequence[Plan], task: Task, machine: Machine, out: Path, say: Say) -> None:
         self.plans, self.task, self.machine, self.out, self.say = plans, task, machine, out, say
-        self.failed: list[dict[str, str]] = [{} for _ in plans]
+        self.lacking = [Lacking({}, {}) for _ in plans]
         lacking = [(at, asked) for at, plan in enumerate(plans) for asked in plan.todo()]
         self._parts: dict[str, list[tuple[int, Asked]]] = {}
         for at, asked in sorted(lacking, key=lambda each: each[1].seed):  # stable: else as the studies come
@@ -141,15 +148,21 @@ class Filling:
         self._taken: list[str] = []  # by other runs
         self._all, self._done = len(lacking), 0
 
-    def run(self) -> list[dict[str, str]]:
+    def run(self) -> list[Lacking]:
         """Fill what is missing, seed by seed; returns of each plan why some cells have no numbers."""
         for part in self._parts:
             if not self._take(part):
                 self._taken.append(part)
         for part in self._taken:
+            if self.machine.late() is not None:
+                self._leave(self._parts[part])
+                continue
             self.say(f"waiting for another run, which has {len(self._parts[part])} cells of {part} under way")
             self._take(part, wait=True)
-        return [_still(plan, some) for plan, some in zip(self.plans, self.failed, strict=True)]
+        return [
+            Lacking(*(_still(plan, some) for some in each))
+            for plan, each in zip(self.plans, self.lacking, strict=True)
+        ]
 
     def _take(self, part: str, *, wait: bool = False) -> bool:
         """Fill a part unless another run has it, in which case it may be waited for."""
@@ -166,10 +179,8 @@ class Filling:
         self._done += 1
         if not plan.lacks(asked) or self._tried(at, asked):  # by another run, since this one began
             return
-        late = self.machine.late()
-        if late is not None:
-            if "not_run" not in (plan.cells.read(name, seed) or {}) and not plan.cells.done(name, seed):
-                plan.cells.write(name, seed, {"not_run": late, **self.machine.told()})
+        if self.machine.late() is not None:
+            self._leave([(at, asked)])
             return
         study = f"{plan.cells.recipe.study}: " if len(self.plans) > 1 else ""
         ahead = [some for part, some in self._parts.items() if part not in self._taken]
@@ -181,19 +192,26 @@ class Filling:
         reason = run_cell(plan.cells, job, asked.method, self.machine, plan.models.get(asked.cell))
         self._pace.took(name, watch.seconds)
         if reason is not None:
-            self.failed[at][f"{name}-{seed}"] = reason
+            self.lacking[at].failed[f"{name}-{seed}"] = reason
+
+    def _leave(self, some: Sequence[tuple[int, Asked]]) -> None:
+        """Note that no time was left; nothing is written, for another run may have some."""
+        for at, asked in some:
+            if self.plans[at].lacks(asked):
+                name, seed = asked.cell
+                self.lacking[at].late[f"{name}-{seed}"] = str(self.machine.late())
 
     def _tried(self, at: int, asked: Asked) -> bool:
         """Whether a cell was tried in vain since this run began: what was so before is tried again."""
         cells, (name, seed) = self.plans[at].cells, asked.cell
         reason = cells.failure(name, seed, self.machine.began)
         if reason is not None:
-            self.failed[at][f"{name}-{seed}"] = reason
+            self.lacking[at].failed[f"{name}-{seed}"] = reason
         return reason is not None or cells.not_run(name, seed, self.machine.began)
 
 
 def _still(plan: Plan, failed: Mapping[str, str]) -> dict[str, str]:
-    """What failed here and was not filled by another run since."""
+    """What has no numbers for a reason found here, and was not filled by another run since."""
     there = {f"{name}-{seed}" for name, seed in (each.cell for each in plan.every) if plan.cells.done(name, seed)}
     return {name: why for name, why in failed.items() if name not in there}
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from attnknn.study.efficiency import PLACES, quick_places
+from attnknn.study.methods import METHODS, has_meaning
 from attnknn.study.points import Scope, method_of, points_of
 from attnknn.study.recipe import STUDIES, UNMEANT, Recipe
 from attnknn.study.scopes import scope_of
@@ -14,6 +15,7 @@ _BY_QUICK: Final = "not asked for: --quick leaves them out"
 _ENDS: Final = "not asked for: --quick takes the ends of each line"
 _UNNAMED: Final = "not asked for: not named by --methods"
 _ELSEWHERE: Final = "not asked for: not among the places of --along"
+_UNMEANT: Final = "not asked for: the methods named by --methods have no meaning there"
 _LARGE: Final = "not asked for: --quick measures the ends of what has at most 20,000 rows"
 
 
@@ -32,18 +34,23 @@ def left_out(recipe: Recipe, cells: Collection[str]) -> dict[str, str]:
     methods, places = {method_of(name) for name in cells}, {name.partition("@")[2] for name in cells}
     lacking = [name for name in offered if name not in methods]
     found = {name: _UNNAMED if name in usual.methods else _reason(recipe) for name in lacking}
-    found |= {f"@{name}": why for name, why in _places(recipe, usual).items() if name not in places}
+    found |= {f"@{name}": why for name, why in _places(recipe, usual, methods).items() if name not in places}
     if study.name == "efficiency" and recipe.most_rows is not None:
         found |= {place.name: _LARGE for place in PLACES if place not in quick_places()}
-    return {**found, **(UNMEANT if study.name == "main" else {})}
+    return {**found, **(UNMEANT if study.name == "main" and _UNNAMED not in found.values() else {})}
 
 
 def _reason(recipe: Recipe) -> str:
     return _UNNAMED if recipe.most_rows is None else _BY_QUICK
 
 
-def _places(recipe: Recipe, usual: Scope) -> dict[str, str]:
+def _places(recipe: Recipe, usual: Scope, methods: Collection[str]) -> dict[str, str]:
     """Places of the axis, and why one of them may be lacking."""
     kept: Sequence[str] = [point.name for point in usual.points]
-    every = [point.name for point in points_of(recipe.study) if point.name]
-    return {name: _ELSEWHERE if name in kept else _ENDS for name in every}
+    found = {}
+    for point in points_of(recipe.study):
+        if point.name and not any(has_meaning(METHODS[name], point) for name in methods):
+            found[point.name] = _UNMEANT
+        elif point.name:
+            found[point.name] = _ELSEWHERE if point.name in kept else _ENDS
+    return found

@@ -78,6 +78,9 @@ ALIKE: Mapping[str, str] = {
 }
 """When cells may give the very same predictions, and why; ``alike.RULES`` judges each."""
 
+JUDGES = ("may_coincide",)
+"""Fields of a recipe that judge cells when a report is made, and decide none of their numbers."""
+
 
 def _with_correction(*names: str) -> tuple[str, ...]:
     return (*names, *(f"{name}{CORRECTED}" for name in names))
@@ -366,7 +369,8 @@ class Recipe:
     @property
     def hash(self) -> str:
         """Names the recipe; every cell carries it."""
-        return hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()
+        decides = {name: value for name, value in self.config().items() if name not in JUDGES}
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
 def _combined(**choices: tuple[Any, ...]) -> list[dict[str, Any]]:

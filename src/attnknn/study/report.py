@@ -21,6 +21,7 @@ from attnknn.study.differences import (
     difference,
     image_pairs,
 )
+from attnknn.study.filling import Lacking
 from attnknn.study.left_out import left_out
 from attnknn.study.manners import table_pairs
 from attnknn.study.methods import METHODS
@@ -35,13 +36,13 @@ Found = dict[tuple[str, int], dict[str, Any]]
 Arrays = Mapping[tuple[str, int], Mapping[str, NDArray[Any]]]
 
 
-def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], failed: Mapping[str, str]) -> dict[str, Any]:
+def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], lacking: Lacking) -> dict[str, Any]:
     """The results of all cells in a folder, those of earlier runs included.
 
     Args:
         cells: The folder.
         wanted: Name and seed of the cells of this run; what only earlier runs had is reported as well.
-        failed: Cells that raised, and what they raised.
+        lacking: Cells that raised, or for which no time was left, with the reason.
     """
     found = cells.all()
     done = {key: cell for key, cell in found.items() if "metrics" in cell and cells.done(*key)}
@@ -55,6 +56,7 @@ def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], failed: Mapping[s
         [[Cell(*key, done[key]["settings"]) for key in group] for group in same], cells.recipe, len(classes)
     )
     lost = {key for key, cell in found.items() if "metrics" in cell} - set(done)
+    missing = {f"{name}-{seed}" for name, seed in (set(wanted) - set(found)) | lost}
     return {
         "study": cells.recipe.study,
         "config": cells.recipe.config(),
@@ -75,10 +77,11 @@ def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], failed: Mapping[s
         "identical": [[f"{name}-{seed}" for name, seed in group] for group in same],
         "alike": alike,
         "unexpected": unexpected,
-        "not_run": {f"{m}-{s}": found[m, s]["not_run"] for m, s in sorted(found) if "not_run" in found[m, s]},
-        "failed": {name: failed[name] for name in sorted(failed)},
+        "not_run": lacking.late
+        | {f"{m}-{s}": found[m, s]["not_run"] for m, s in sorted(found) if "not_run" in found[m, s]},
+        "failed": {name: lacking.failed[name] for name in sorted(lacking.failed)},
         "left_out": left_out(cells.recipe, {name for name, _ in (*wanted, *found)}),
-        "missing": sorted(f"{m}-{s}" for m, s in (set(wanted) - set(found)) | lost if f"{m}-{s}" not in failed),
+        "missing": sorted(missing - {*lacking.failed, *lacking.late}),
         "environments": _environments(done),
     }
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attnknn.study.claims import CLAIMS, claimed
-from attnknn.study.filling import Plan, Say
+from attnknn.study.filling import Lacking, Plan, Say
 from attnknn.study.record import write_json
 
 
@@ -52,12 +52,12 @@ class Turn:
         return report, True
 
 
-def state_of(plans: Sequence[Plan], failed: Sequence[Mapping[str, str]], also: Collection[str]) -> str:
+def state_of(plans: Sequence[Plan], lacking: Sequence[Lacking], also: Collection[str]) -> str:
     """Stands for what a report is made from: cells as they are, those that are asked for, and how it is drawn."""
     files = [sorted((plan.cells.folder / "cells").glob("*.json")) for plan in plans]
     cells = [[(file.name, file.stat().st_mtime_ns) for file in some] for some in files]
     asked = [[each.cell for each in plan.every] for plan in plans]
-    told = json.dumps([cells, asked, list(failed), sorted(also)], sort_keys=True)
+    told = json.dumps([cells, asked, list(lacking), sorted(also)], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()
 
 
