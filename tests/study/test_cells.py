@@ -25,6 +25,12 @@ def test_a_folder_goes_on_with_its_own_recipe_and_refuses_another(cells, recipe)
     assert (cells.folder / "recipe.json").read_bytes() == before
 
 
+def test_what_judges_cells_and_decides_no_number_may_change_meanwhile(cells, recipe):
+    judged_anew = replace(recipe, may_coincide=())
+    assert judged_anew.hash == recipe.hash
+    assert Cells.open(cells.folder, judged_anew).recipe.may_coincide == ()
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path, recipe):
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(InvalidInput, match="other files"):

@@ -173,7 +173,8 @@ def test_cells_that_were_not_run_count_as_absent(ran):
 
 def test_a_run_of_an_earlier_version_with_fewer_fields_is_read(ran):
     before, after = ran("a", {"hgb": (0.7, 1)}, [0, 1]), ran("b", {"hgb": (0.7, 1)}, [0, 1], most_rows=90)
-    edit(before / "recipe.json", lambda config: (config.pop("most_rows"), config.pop("drop_duplicates")))
+    lacking = ("most_rows", "drop_duplicates", "may_coincide")
+    edit(before / "recipe.json", lambda config: [config.pop(name) for name in lacking])
     written = json.loads((before / "recipe.json").read_text())
     recipe = hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
     for path in (before / "cells").glob("*.json"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -19,7 +18,7 @@ from attnknn.study.cells import RECIPE, Cells, flat
 from attnknn.study.differences import DRAWN, Draws, difference
 from attnknn.study.methods import METHODS
 from attnknn.study.points import method_of
-from attnknn.study.recipe import EVERYTHING, Recipe
+from attnknn.study.recipe import EVERYTHING, Recipe, hash_of
 from attnknn.study.verdicts import JUDGED, verdict
 
 SIDES: Final = ("first", "second")
@@ -96,7 +95,7 @@ class _Written:
 
     @property
     def hash(self) -> str:
-        return hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()
+        return hash_of(self.config)
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:

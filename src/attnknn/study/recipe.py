@@ -369,8 +369,13 @@ class Recipe:
     @property
     def hash(self) -> str:
         """Names the recipe; every cell carries it."""
-        decides = {name: value for name, value in self.config().items() if name not in JUDGES}
-        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+        return hash_of(self.config())
+
+
+def hash_of(config: Mapping[str, Any]) -> str:
+    """Names what decides the numbers of a recipe."""
+    decides = {name: value for name, value in config.items() if name not in JUDGES}
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
 def _combined(**choices: tuple[Any, ...]) -> list[dict[str, Any]]:
