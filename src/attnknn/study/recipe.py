@@ -39,7 +39,7 @@ IN_MANNERS = tuple(
 )
 """Our methods on tables that do not answer plainly; each is compared with its plain one."""
 
-USUAL_MANNERS = tuple(name for name in IN_MANNERS if name.startswith(("distance+", "attention+")))
+QUICK_MANNERS = tuple(name for name in IN_MANNERS if name.startswith(("distance+", "attention+")))
 """Those of them that a quick run has too."""
 
 UNMEANT: Mapping[str, str] = {"uniform+adaptive-k": "uniform weights have no entropy to adapt k by"}
@@ -116,7 +116,7 @@ STUDIES: dict[str, Study] = {
         methods=(*BASELINES, *OURS, *IN_MANNERS),
         leads=("attention", "attention+ensemble"),
         on_images=ON_IMAGES,
-        slow=("mlp-trunk", *(name for name in IN_MANNERS if name not in USUAL_MANNERS)),
+        slow=("mlp-trunk", *(name for name in IN_MANNERS if name not in QUICK_MANNERS)),
     ),
     "ablation": Study(
         "ablation",
