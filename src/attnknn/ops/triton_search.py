@@ -168,7 +168,7 @@ def in_order(
     if not OFFSETS:
         score *= factor[:, None]
         scaled = last * factor
-        scaled = tl.where(scaled - scaled == 0, scaled, float("inf"))  # too large a number tells nothing
+        scaled = tl.where(tl.abs(scaled) <= -LOWEST, scaled, float("inf"))  # too large a number tells nothing
         last = tl.where(last > LOWEST, scaled, last)
     to = rows[:, None].to(tl.int64) * KEPT + places[None, :]
     kept = known[:, None] & (places < KEPT)[None, :]
