@@ -21,8 +21,8 @@ def cell(name, member=PLAIN_MEMBER, seed=0, **settings):
     return Cell(name, seed, {"k": 8, "members": [member], **settings})
 
 
-def allowed(*cells, recipe, classes=3):
-    return bool(told_apart([cells], recipe, classes)[0])
+def allowed(*cells, recipe):
+    return bool(told_apart([cells], recipe)[0])
 
 
 def test_every_reason_of_a_recipe_has_a_rule(recipe):
@@ -46,7 +46,7 @@ def test_reliability_is_distance_only_without_trust(recipe):
 
 def test_a_group_hangs_together_by_pairs(recipe):
     group = cell("attention"), cell("distance"), cell("reliability", trust=0.0)
-    (found,), unexpected = told_apart([group], recipe, 3)
+    (found,), unexpected = told_apart([group], recipe)
     assert unexpected == []
     assert found["cells"] == ["attention-0", "distance-0", "reliability-0"]
     assert found["why"] == [ALIKE["no-learned-part"], ALIKE["no-trust"]]
@@ -68,13 +68,6 @@ def test_a_group_hangs_together_by_pairs(recipe):
 def test_what_may_coincide_is_judged_by_what_the_cells_tell(one, other, otherwise, recipe):
     assert allowed(one, other, recipe=recipe)
     assert not allowed(one, otherwise, recipe=recipe)
-
-
-def test_both_kinds_of_wrong_labels_are_one_for_two_classes(recipe):
-    pair = cell("hgb@asymmetric-0.2"), cell("hgb@symmetric-0.2")
-    assert allowed(*pair, recipe=recipe, classes=2)
-    assert not allowed(*pair, recipe=recipe, classes=3)
-    assert not allowed(pair[0], cell("hgb@symmetric-0.4"), recipe=recipe, classes=2)
 
 
 def test_one_model_under_two_names_is_loud_and_a_known_case_is_told_with_its_reason(tmp_path, monkeypatch):

@@ -51,15 +51,7 @@ class Cell:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a recipe and its rows say to two cells."""
-
-    recipe: Recipe
-    classes: int
-
-
-Rule = Callable[[Cell, Cell, Told], bool]
+Rule = Callable[[Cell, Cell, Recipe], bool]
 
 
 def _same_place(one: Cell, other: Cell) -> bool:
@@ -71,17 +63,17 @@ def _parted(one: Cell, other: Cell, ways: Sequence[str]) -> bool:
     return _same_place(one, other) and one.manner == other.manner and {one.way, other.way} <= {*ways}
 
 
-def _unlearned(one: Cell, other: Cell, told: Told) -> bool:
+def _unlearned(one: Cell, other: Cell, recipe: Recipe) -> bool:
     kept = any(each.get("weigher") == _LEARNED for cell in (one, other) for each in cell.members)
     return _parted(one, other, _SOFTMAX) and not kept
 
 
-def _distrusting(one: Cell, other: Cell, told: Told) -> bool:
+def _distrusting(one: Cell, other: Cell, recipe: Recipe) -> bool:
     trusts = any(cell.settings.get("trust") for cell in (one, other) if cell.way == "reliability")
     return _parted(one, other, ("distance", "reliability")) and not trusts
 
 
-def _lone(one: Cell, other: Cell, told: Told) -> bool:
+def _lone(one: Cell, other: Cell, recipe: Recipe) -> bool:
     ks = {cell.settings.get("k") for cell in (one, other)}
     ours = all(cell.way in (*PLAIN, "attention-none") or _on_parts(cell.way) for cell in (one, other))
     return _same_place(one, other) and one.manner == other.manner and ours and ks == {1}
@@ -92,31 +84,25 @@ def _on_parts(way: str) -> bool:
     return way.startswith("attention-all")
 
 
-def _raw(one: Cell, other: Cell, told: Told) -> bool:
+def _raw(one: Cell, other: Cell, recipe: Recipe) -> bool:
     names = {one.method, other.method}
     untrained = all(each.get("network") is None for cell in (one, other) for each in cell.members)
     return _same_place(one, other) and "distance+raw" in names and names <= {*PLAIN, "distance+raw"} and untrained
 
 
-def _usual(one: Cell, other: Cell, told: Told) -> bool:
+def _usual(one: Cell, other: Cell, recipe: Recipe) -> bool:
     networks = [[each.get("network") for each in cell.members] for cell in (one, other)]
     names = {one.method, other.method} == {"attention", "attention-periodic"}
     return _same_place(one, other) and names and networks[0] == networks[1]
 
 
-def _two_classes(one: Cell, other: Cell, told: Told) -> bool:
-    kinds = [cell.place.removeprefix("a") for cell in (one, other)]
-    same = (one.method, one.seed, kinds[0]) == (other.method, other.seed, kinds[1])
-    return same and told.classes == 2 and kinds[0].startswith("symmetric-")
-
-
-def _beyond(one: Cell, other: Cell, told: Told) -> bool:
+def _beyond(one: Cell, other: Cell, recipe: Recipe) -> bool:
     ks = {cell.settings.get("k") for cell in (one, other)}
     along = all(cell.place.startswith("k-") for cell in (one, other))
     return along and (one.method, one.seed) == (other.method, other.seed) and len(ks - {None}) == 1 == len(ks)
 
 
-def _calibrated(one: Cell, other: Cell, told: Told) -> bool:
+def _calibrated(one: Cell, other: Cell, recipe: Recipe) -> bool:
     calibrators = [cell.settings.get("calibrator") for cell in (one, other)]
     kinds = all(cell.method.partition("-")[2] in KINDS for cell in (one, other))
     masses = {cell.settings.get("prior_mass") for cell in (one, other)}
@@ -125,38 +111,38 @@ def _calibrated(one: Cell, other: Cell, told: Told) -> bool:
     return _same_place(one, other) and kinds and same
 
 
-def _one_k(one: Cell, other: Cell, told: Told) -> bool:
+def _one_k(one: Cell, other: Cell, recipe: Recipe) -> bool:
     manners = [{*cell.manner.split("+")} - {""} for cell in (one, other)]
     more = manners[0] ^ manners[1]
     return _same_place(one, other) and one.way == other.way and bool(more) and more <= {"k-ensemble", "adaptive-k"}
 
 
-def _one_view(one: Cell, other: Cell, told: Told) -> bool:
+def _one_view(one: Cell, other: Cell, recipe: Recipe) -> bool:
     manners = [{*cell.manner.split("+")} - {""} for cell in (one, other)]
-    plain = (told.recipe.ours.images or {}).get("augmentation") == "none"
+    plain = (recipe.ours.images or {}).get("augmentation") == "none"
     return _same_place(one, other) and one.way == other.way and manners[0] ^ manners[1] == {"tta"} and plain
 
 
-def _one_member(one: Cell, other: Cell, told: Told) -> bool:
+def _one_member(one: Cell, other: Cell, recipe: Recipe) -> bool:
     names = {one.method, other.method}
-    return _same_place(one, other) and names == {"attention", "attention+ensemble"} and told.recipe.members == 1
+    return _same_place(one, other) and names == {"attention", "attention+ensemble"} and recipe.members == 1
 
 
-def _same_factors(one: Cell, other: Cell, told: Told) -> bool:
+def _same_factors(one: Cell, other: Cell, recipe: Recipe) -> bool:
     factors = {*(one.settings.get("prior_factors") or other.settings.get("prior_factors") or ())}
     names = {cell.method.removesuffix(CORRECTED) for cell in (one, other)}
     return _same_place(one, other) and len(names) == 1 and len(factors) == 1
 
 
-def _same_examples(one: Cell, other: Cell, told: Told) -> bool:
+def _same_examples(one: Cell, other: Cell, recipe: Recipe) -> bool:
     counts = {cell.settings.get("examples") for cell in (one, other)}
     known = len(counts) == 1 and None not in counts
     return _same_place(one, other) and {one.method, other.method} <= {*TAUGHT} and known
 
 
-def _official(one: Cell, other: Cell, told: Told) -> bool:
+def _official(one: Cell, other: Cell, recipe: Recipe) -> bool:
     drawless = one.method.removesuffix(CORRECTED) in _DRAWLESS or one.method.startswith("hgb-")
-    return one.name == other.name and told.recipe.train_rows is not None and drawless
+    return one.name == other.name and recipe.train_rows is not None and drawless
 
 
 RULES: dict[str, Rule] = {
@@ -165,7 +151,6 @@ RULES: dict[str, Rule] = {
     "one-neighbor": _lone,
     "nothing-trained": _raw,
     "usual-embedder": _usual,
-    "two-classes": _two_classes,
     "k-beyond-the-bank": _beyond,
     "same-calibrator": _calibrated,
     "one-k": _one_k,
@@ -178,9 +163,7 @@ RULES: dict[str, Rule] = {
 """When each of ``recipe.ALIKE`` lets two cells coincide, judged by what the cells tell."""
 
 
-def told_apart(
-    groups: Sequence[Sequence[Cell]], recipe: Recipe, classes: int
-) -> tuple[list[dict[str, Any]], list[list[str]]]:
+def told_apart(groups: Sequence[Sequence[Cell]], recipe: Recipe) -> tuple[list[dict[str, Any]], list[list[str]]]:
     """Groups of cells with the same predictions: those that the recipe allows, with reasons, and all others.
 
     A group is allowed where its cells hang together by pairs that are.
@@ -188,7 +171,7 @@ def told_apart(
     allowed, unexpected = [], []
     for group in groups:
         names = [f"{cell.name}-{cell.seed}" for cell in group]
-        reasons = _reasons(group, Told(recipe, classes))
+        reasons = _reasons(group, recipe)
         if reasons is None:
             unexpected.append(names)
         else:
@@ -196,21 +179,21 @@ def told_apart(
     return allowed, unexpected
 
 
-def _reasons(group: Sequence[Cell], told: Told) -> list[str] | None:
+def _reasons(group: Sequence[Cell], recipe: Recipe) -> list[str] | None:
     """Why the cells of a group may coincide; None where they may not."""
     part, found = list(range(len(group))), dict[str, None]()
     for one, other in combinations(range(len(group)), 2):
         if part[one] == part[other]:
             continue
-        reason = _reason(group[one], group[other], told)
+        reason = _reason(group[one], group[other], recipe)
         if reason is not None:
             found[reason] = None
             part = [part[one] if each == part[other] else each for each in part]
     return list(found) if len(set(part)) == 1 else None
 
 
-def _reason(one: Cell, other: Cell, told: Told) -> str | None:
-    return next((name for name in told.recipe.may_coincide if RULES[name](one, other, told)), None)
+def _reason(one: Cell, other: Cell, recipe: Recipe) -> str | None:
+    return next((name for name in recipe.may_coincide if RULES[name](one, other, recipe)), None)
 
 
 def sentences(allowed: Sequence[Mapping[str, Any]], unexpected: Sequence[Sequence[str]]) -> list[str]:

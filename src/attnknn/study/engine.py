@@ -14,7 +14,7 @@ from attnknn.study.efficiency import PLACES, quick_places, run_places
 from attnknn.study.filling import Filling, Lacking, Machine, Plan, Say
 from attnknn.study.job import Stopwatch
 from attnknn.study.notes import notes_of
-from attnknn.study.points import PLAIN_POINT, Point, Scope
+from attnknn.study.points import PLAIN_POINT, Point, Scope, meant_points
 from attnknn.study.recipe import Recipe
 from attnknn.study.rendered import need_matplotlib
 from attnknn.study.report import report_of
@@ -74,7 +74,7 @@ def run_study(
     """
     machine = Machine.here(device, commit, minutes)
     _check(task, recipe, seeds, also)
-    plan = Plan.of(recipe, Scope(methods, points), seeds, out, keep)
+    plan = Plan.of(recipe, _meant(Scope(methods, points), task), seeds, out, keep)
     turn, closing = Turn.of(out), Closing(task, machine, also, say)
     (lacking,) = Filling([plan], task, machine, out, say).run()
     state = state_of([plan], [lacking], also)
@@ -117,7 +117,10 @@ def run_all(
     machine, watch = Machine.here(device, commit, minutes), Stopwatch()
     _check(task, recipe, seeds, also)
     Cells.open(out, recipe)
-    plans = [Plan.of(replace(recipe, study=name), scope, seeds, out / name) for name, scope in scopes.items()]
+    plans = [
+        Plan.of(replace(recipe, study=name), _meant(scope, task), seeds, out / name)
+        for name, scope in scopes.items()
+    ]
     turn, closing = Turn.of(out), Closing(task, machine, also, say)
     run = sum(len(plan.todo()) for plan in plans)
     lacking = Filling(plans, task, machine, out, say).run()
@@ -150,6 +153,10 @@ def _check(task: Task, recipe: Recipe, seeds: Sequence[int], also: Collection[Ex
         need_matplotlib()
     for seed in seeds:
         parts(task, recipe, seed)
+
+
+def _meant(scope: Scope, task: Task) -> Scope:
+    return replace(scope, points=meant_points(scope.points, len(task.classes)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -90,6 +90,11 @@ def noise_points(rates: Sequence[float] = RATES) -> tuple[Point, ...]:
     return (PLAIN_POINT, *found, *map(_in_the_bank, found))
 
 
+def meant_points(points: Sequence[Point], classes: int) -> tuple[Point, ...]:
+    """The points that differ: of two classes a wrong label is always the other one, of either kind."""
+    return tuple(point for point in points if classes != 2 or point.noise.kind == CLEAN.kind)
+
+
 def tail_points(ratios: Sequence[float] = RATIOS) -> tuple[Point, ...]:
     """Classes as they are, then long tails: in all that is learned from, and in the bank."""
     found = [

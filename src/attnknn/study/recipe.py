@@ -66,7 +66,6 @@ ALIKE: Mapping[str, str] = {
     "one-neighbor": "with one neighbor there is nothing to weigh",
     "nothing-trained": "nothing is trained, so that vectors are the scaled columns",
     "usual-embedder": "the usual embedder is the periodic one",
-    "two-classes": "of two classes a wrong label is always the other one",
     "k-beyond-the-bank": "every k beyond the bank is all of its rows",
     "same-calibrator": "the fitted calibrator is the same",
     "one-k": "all rows have the same single k",

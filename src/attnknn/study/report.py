@@ -53,7 +53,7 @@ def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], lacking: Lacking)
     gaps = _differences(cells, done, arrays, names)
     same, classes = _identical(done), _classes(arrays)
     alike, unexpected = told_apart(
-        [[Cell(*key, done[key]["settings"]) for key in group] for group in same], cells.recipe, len(classes)
+        [[Cell(*key, done[key]["settings"]) for key in group] for group in same], cells.recipe
     )
     lost = {key for key, cell in found.items() if "metrics" in cell} - set(done)
     missing = {f"{name}-{seed}" for name, seed in (set(wanted) - set(found)) | lost}
@@ -80,7 +80,7 @@ def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], lacking: Lacking)
         "not_run": lacking.late
         | {f"{m}-{s}": found[m, s]["not_run"] for m, s in sorted(found) if "not_run" in found[m, s]},
         "failed": {name: lacking.failed[name] for name in sorted(lacking.failed)},
-        "left_out": left_out(cells.recipe, {name for name, _ in (*wanted, *found)}),
+        "left_out": left_out(cells.recipe, {name for name, _ in (*wanted, *found)}, len(classes)),
         "missing": sorted(missing - {*lacking.failed, *lacking.late}),
         "environments": _environments(done),
     }
