@@ -4,6 +4,7 @@ import json
 import math
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -436,6 +437,24 @@ def test_layers_next_to_the_input_learn_slower():
         seed=0,
     )
     assert len(done.history.epochs) == 1  # every layer that was named is in the model, or the loop would refuse
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # a compiler looks, and hides that it warns
+@pytest.mark.parametrize("options", [{}, {"mix": "cutmix", "mix_share": 0.5}, {"leave_one_out": False}])
+def test_compiled_or_not_neighbors_teach_the_same_under_autocast(options, monkeypatch):
+    """A compiler that began within autocast would round the gradient of the similarities to 16 bits."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
+    rows, batch, taught = rows_of(*stripes(24)), torch.arange(24), []
+    network = network_for(rows)
+    for compiled in (False, True):
+        task = task_of(rows, network=network, batch_size=24, auxiliary=0.0, compile=compiled, **options)
+        task._trunk = network.trunk_features  # that one alone would take a minute
+        with torch.autocast("cpu", torch.bfloat16):
+            (loss,) = task.losses(batch, torch.Generator().manual_seed(0)).values()
+        last = network.projection[-1].weight
+        taught.append((loss.detach(), *torch.autograd.grad(loss, (last, task.model.log_scale))))
+    for one, other in zip(*taught, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-5, atol=1e-7)
 
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -88,8 +88,9 @@ class ImageTask:
         self.held = Pictures(network, held, self.device) if held is not None and len(held) else None
         self._batch = options.batch(len(rows))
         self._trunk: Callable[[Tensor], Tensor] = self.model.network.trunk_features
+        self._shares: Callable[..., Tensor] = _others_shares
         if options.compile:
-            self._trunk = torch.compile(self._trunk)
+            self._trunk, self._shares = torch.compile(self._trunk), torch.compile(self._shares)
         totals = self.rows.weights @ self.rows.targets
         self._prior = totals / totals.sum()
 
@@ -178,20 +179,19 @@ class ImageTask:
         # Remembered before they ask, so that the others in the batch are as new as can be.
         model.keys[batch] = torch.where(pure, vectors.detach().to(model.keys), model.keys[batch])
         drawn = candidates(len(rows.labels), options.candidates, random)
-        keys, groups = model.keys[drawn], rows.groups[batch]
-        hidden = groups[:, None] == rows.groups[drawn]
+        keys, own, theirs = model.keys[drawn], rows.groups[batch][:, None], rows.groups[drawn]
         if options.mix is not None:
-            hidden |= (groups[mixed.partner][:, None] == rows.groups[drawn]) & ~pure
+            own = torch.cat([own, torch.where(pure, own, own[mixed.partner])], dim=1)
         if not options.leave_one_out:
-            hidden.zero_()
-        shares = class_shares(
-            *(vectors, keys, rows.targets[drawn], model.scale), leave_out=hidden, key_prior=rows.logs[drawn]
-        )
+            own = own[:, :0]
+        asked = vectors, keys, rows.targets[drawn], model.scale
+        with torch.autocast(self.device.type, enabled=False):  # within, a compiler would round the gradient too
+            shares = self._shares(*asked, own=own, theirs=theirs, key_prior=rows.logs[drawn])
         least = _LEAST if shares.dtype == torch.float32 else _LEAST**9
         logs = (shares.clamp(min=least).log() * (shares > 0)).float()  # what no key shows is free
         parts = {"nca": options.nca * self._mean_cost(logs, batch, mixed)}
         if options.hard:
-            labels = rows.labels[batch], rows.labels[drawn]
+            labels, hidden = (rows.labels[batch], rows.labels[drawn]), _of_groups(own, theirs)
             loss = hard_negatives(vectors, keys, *labels, model.scale, leave_out=hidden, hardest=_HARDEST)
             parts["hard"] = options.hard * loss
         return parts
@@ -233,6 +233,25 @@ class ImageTask:
             entropy -= float(torch.where(weights > 0, weights * logs, 0.0).sum())
             chances.append((weights @ self.rows.targets + _MASS * self._prior) / (1 + _MASS))
         return torch.cat(chances), entropy / len(queries) / math.log(max(2, len(keys)))
+
+
+def _others_shares(
+    queries: Tensor,
+    keys: Tensor,
+    owners: Tensor,
+    scale: Tensor,
+    *,
+    own: Tensor,
+    theirs: Tensor,
+    key_prior: Tensor,
+) -> Tensor:
+    """What keys of other groups say, see ``class_shares``; in one function, as a compiler fuses what is in one."""
+    return class_shares(queries, keys, owners, scale, leave_out=_of_groups(own, theirs), key_prior=key_prior)
+
+
+def _of_groups(own: Tensor, theirs: Tensor) -> Tensor:
+    """(q, n) whether the group of a key, (n,), is among those of a query, (q, any number)."""
+    return (own[:, :, None] == theirs).any(dim=1)
 
 
 class Pictures(Shown):
