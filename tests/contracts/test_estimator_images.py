@@ -171,6 +171,7 @@ def test_members_agree_on_labels_that_the_first_revised(digits, tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Beliefs, "keeps_classes", lambda self, given: True)
+        patch.setattr("attnknn.train.image_settings.LEAST_ROUND", 1)
         patch.setattr(Beliefs, "wrong", noted)
         model = AttnKNNClassifier(4, n_estimators=2, training=options, random_state=0, device="cpu").fit(
             images[:80], labels[:80]

@@ -15,6 +15,7 @@ from attnknn.embed import ImageEmbedder, embed
 from attnknn.errors import InvalidInput
 from attnknn.train import ImageOptions, Rows, TrainingOptions, loop, train_images, training_from_state
 from attnknn.train.image_task import ImageTask
+from attnknn.train.images import _tell_left_out
 from attnknn.train.losses import hard_negatives
 from attnknn.train.policies import Augmentation, policy
 from attnknn.train.relabel import Beliefs, beliefs_of
@@ -295,6 +296,34 @@ def test_wrong_labels_are_seen_through_by_neighbors_and_head(whole):
     assert (mended == held.labels).mean() > 0.9
 
 
+@pytest.fixture
+def short_rounds(monkeypatch):
+    """Labels are revised however short the trainings are."""
+    monkeypatch.setattr("attnknn.train.image_settings.LEAST_ROUND", 1)
+
+
+def test_rounds_that_are_too_short_to_believe_anything_are_left_out_and_told():
+    rounds = {epochs: ImageOptions(relabel=3, epochs=epochs).rounds() for epochs in (120, None, 30, 8)}
+    assert rounds[120] == ([15, 30, 60, 120], [])
+    assert rounds[None] == ([12, 25, 50, 100], [])
+    assert rounds[30] == ([15, 30], [3, 7])
+    assert rounds[8] == ([], [1, 2, 4, 8])
+    assert ImageOptions(epochs=8).rounds() == ([], [])
+    options = ImageOptions(relabel=3, epochs=30, mix="mixup")
+    assert [(stage.epochs, stage.mix) for stage in options.stages()] == [(15, None), (30, "mixup")]
+    (alone,) = replace(options, epochs=8).stages()
+    assert (alone.epochs, alone.mix, alone.relabel) == (8, "mixup", 0)
+    with pytest.warns(UserWarning, match="rounds of 3 and 7 epochs are left out"):
+        _tell_left_out(options)
+    rows, lesson = rows_of(*stripes(24)), {**LESSON, "batch_size": 12, "epochs": 2, "validate_every": 1}
+    with pytest.warns(
+        UserWarning, match="relabel=1: nothing is revised, for what a training of 2 epochs believes"
+    ):
+        done = train_images(rows, None, classes=2, options=ImageOptions(**lesson, relabel=1), seed=0)
+    assert done.beliefs is None
+
+
+@pytest.mark.usefixtures("short_rounds")
 def test_labels_are_revised_between_trainings_that_grow_longer(tmp_path):
     rows, held = rows_of(*stripes(24)), rows_of(*stripes(12, seed=1))
     options = ImageOptions(
@@ -314,6 +343,7 @@ def test_labels_are_revised_between_trainings_that_grow_longer(tmp_path):
     assert (tmp_path / "image.pt").exists()
 
 
+@pytest.mark.usefixtures("short_rounds")
 def test_only_images_whose_label_is_confirmed_are_learned_from(monkeypatch):
     given = np.array([0, 0, 1, 1, 0])
     beliefs = Beliefs(torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.1, 0.9], [0.7, 0.3], [0.6, 0.4]]), None)
@@ -349,6 +379,7 @@ def test_images_that_were_not_learned_from_are_believed_of_too_and_never_by_thei
     torch.testing.assert_close(before, after)
 
 
+@pytest.mark.usefixtures("short_rounds")
 def test_labels_stay_as_given_where_a_class_would_vanish(monkeypatch):
     one_class = Beliefs(torch.tensor([[0.9, 0.1]] * 24), None)
     assert not one_class.keeps_classes(np.arange(24) % 2)
@@ -356,7 +387,7 @@ def test_labels_stay_as_given_where_a_class_would_vanish(monkeypatch):
     exchanged = Beliefs(torch.eye(2)[(torch.arange(24) + 1) % 2], None)
     assert not exchanged.keeps_classes(np.arange(24) % 2)  # nothing would be left to learn from
     monkeypatch.setattr("attnknn.train.images.beliefs_of", lambda *_: one_class)
-    options = ImageOptions(**{**LESSON, "batch_size": 12, "epochs": 1, "validate_every": 1}, relabel=1)
+    options = ImageOptions(**{**LESSON, "batch_size": 12, "epochs": 2, "validate_every": 1}, relabel=1)
     with pytest.warns(UserWarning, match="labels stay as they are"):
         done = train_images(rows_of(*stripes(24)), None, classes=2, options=options, seed=0)
     assert done.beliefs is None

@@ -18,6 +18,8 @@ from attnknn.train.settings import TrainingOptions, check_option
 Mix = Literal["mixup", "cutmix"]
 MIXES: Final[tuple[Mix, ...]] = get_args(Mix)
 EPOCHS: Final = 100
+LEAST_ROUND: Final = 10
+"""Epochs of a training that revises labels: what a shorter one believes is wrong too often to learn from."""
 _BATCH: Final = 512
 _REMEMBERED: Final = 10  # an average of decay d reaches back 1 / (1 - d) steps: of so many parts of all, one
 _TABLES_ONLY: Final = ("blocks", "dropout", "corruption", "patience")
@@ -49,6 +51,8 @@ class ImageOptions(TrainingOptions):
         relabel: For labels of which many may be wrong: so many shorter trainings go before, each half as long as
             the next and the first without ``mix``; each learns what neighbors and head believe in after the one
             before it, of the images whose label they confirm. The labels believed in last are those of the bank.
+            Trainings of fewer than 10 epochs revise nothing and are left out: for all of three ``epochs`` is 80 or
+            more.
         validate_every: Epochs from one validation to the next.
         compile: Whether torch compiles the network first: slow to start, then faster.
     """
@@ -107,11 +111,10 @@ class ImageOptions(TrainingOptions):
 
     def loop(self, rows: int) -> LoopOptions:
         """The options of the loop for so many training images."""
-        epochs = EPOCHS if self.epochs is None else self.epochs
-        steps = epochs * max(1, rows // self.batch(rows))
+        steps = self._whole * max(1, rows // self.batch(rows))
         return replace(
             TrainingOptions.loop(self, rows),
-            epochs=epochs,
+            epochs=self._whole,
             ema=None if self.ema is None else min(self.ema, max(0.1, 1 - _REMEMBERED / steps)),
             lr=(0.4 if self.lr is None else self.lr) * self.batch(rows) / _BATCH,
             validate_every=self.validate_every,
@@ -135,14 +138,22 @@ class ImageOptions(TrainingOptions):
 
     def stages(self) -> list[ImageOptions]:
         """The trainings that make up one: half as long each as the next, the first on labels as they are."""
-        whole = EPOCHS if self.epochs is None else self.epochs
-        stages = [
-            replace(self, relabel=0, epochs=max(1, whole // 2 ** (self.relabel - number)))
-            for number in range(self.relabel + 1)
-        ]
-        if self.relabel:
+        before = self.rounds()[0][:-1]
+        stages = [replace(self, relabel=0, epochs=each) for each in (*before, self._whole)]
+        if before:
             stages[0] = replace(stages[0], mix=None, mix_alpha=None, mix_share=None)
         return stages
+
+    def rounds(self) -> tuple[list[int], list[int]]:
+        """Epochs of the trainings after which labels are revised, and of those that would be too short for it."""
+        before = range(self.relabel, -1, -1) if self.relabel else ()
+        asked = [self._whole // 2**number for number in before]
+        short = [each for each in asked if each < LEAST_ROUND]
+        return asked[len(short) :], short
+
+    @property
+    def _whole(self) -> int:
+        return EPOCHS if self.epochs is None else self.epochs
 
     def batch(self, rows: int) -> int:
         """Images per step for so many training images."""

@@ -65,17 +65,28 @@ def train_images(
     where = torch.device(device)
     if options.frozen:
         return TrainedImages(_started(rows, classes, options, seed).to(where).eval(), History((), 0, None, False))
-    rows, beliefs = replace(rows, groups=own_groups(rows.groups)), None
-    for number, stage in enumerate(options.stages()):
-        last = number == options.relabel
+    rows, beliefs, stages = replace(rows, groups=own_groups(rows.groups)), None, options.stages()
+    _tell_left_out(options)
+    for number, stage in enumerate(stages):
+        last = number == len(stages) - 1
         path = checkpoint if last or checkpoint is None else checkpoint.with_suffix(f".round-{number}.pt")
         title = progress if last or progress is None else f"{progress}, round {number + 1}"
         task, history = _trained(
             *(rows, held, classes, stage, seed, where, beliefs), epochs if last else None, path, title
         )
-        if options.relabel:
+        if options.rounds()[0]:
             beliefs = _believed(task, rows, held) or beliefs
     return TrainedImages(task.model.network.eval(), history, beliefs)
+
+
+def _tell_left_out(options: ImageOptions) -> None:
+    revising, short = options.rounds()
+    if short:
+        said = (
+            f"rounds of {' and '.join(map(str, short))} epochs are left out" if revising else "nothing is revised"
+        )
+        why = f"what a training of {short[-1]} epochs believes of labels is wrong too often"
+        warnings.warn(f"relabel={options.relabel}: {said}, for {why}; more epochs may help", stacklevel=3)
 
 
 def _believed(task: ImageTask, rows: Rows, held: Rows | None) -> Beliefs | None:
