@@ -47,7 +47,9 @@ class Machine:
         """Why nothing more is begun, in words; None while something may be."""
         if self.minutes is None or time.time() < self.began + 60 * self.minutes:
             return None
-        return f"no time was left of {self.minutes:g} minutes" if self.minutes else "only a report was asked for"
+        if not self.minutes:
+            return "it had not been run when the report was written"
+        return f"no time was left of {self.minutes:g} minutes"
 
     def told(self) -> dict[str, Any]:
         """Part of a cell."""

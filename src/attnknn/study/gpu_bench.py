@@ -32,6 +32,7 @@ _CHECKED: Final = 256  # queries whose neighbors are compared with those that to
 _PIECE: Final = 2**28  # scores that a plain search holds at a time
 _FEWEST_ALIKE: Final = 0.999  # of the tokens kept: sums of another order part scores that all but tie
 _LEAST_SECONDS: Final = 0.2  # of rounds
+_PASSES: Final = 40  # over 256 MiB, before each of them: longer than a processor takes to launch one
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +236,14 @@ def _rounds(work: Callable[[], Any]) -> list[float]:
 
 
 def _cuda_rounds(work: Callable[[], Any], device: torch.device) -> list[float]:
-    """The rounds follow each other without a pause, so that what the processor does for them does not count."""
+    """While a round is launched the GPU is busy otherwise: what the processor does for it does not count."""
     other = torch.empty(2**28, dtype=torch.int8, device=device)
     took: list[float] = []
     while len(took) < 5 or (sum(took) < 1e3 * _LEAST_SECONDS and len(took) < 200):
         marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(5)]  # type: ignore[no-untyped-call]
         for start, end in marks:
-            other.zero_()
+            for _ in range(_PASSES):
+                other.zero_()
             start.record()
             work()
             end.record()
