@@ -80,10 +80,10 @@ def test_once_its_time_is_over_a_run_begins_nothing_and_tells_what_is_not_run(as
     found = run_study(*asked, methods=METHODS_HERE, minutes=0, **how)
     assert (found.failed, found.report["missing"]) == ({}, [])
     assert set(found.report["methods"]) == {"sklearn-knn"}
-    assert found.report["not_run"] == {"logistic-0": "it had not been run when the report was written"}
-    assert "not run: logistic-0: it had not been run" in (tmp_path / "run" / "index.html").read_text()
+    assert found.report["not_run"] == {"logistic-0": "not there yet when the report was written"}
+    assert "not run: logistic-0: not there yet when" in (tmp_path / "run" / "index.html").read_text()
     tell(STUDIES["main"], found, tmp_path / "run", None, as_json=False)
-    assert "not run: logistic-0: it had not been run" in " ".join(capsys.readouterr().out.split())
+    assert "not run: logistic-0: not there yet when" in " ".join(capsys.readouterr().out.split())
     later = run_study(*asked, methods=METHODS_HERE, minutes=60, **how)
     assert later.report["not_run"] == {}
     assert set(later.report["methods"]) == set(METHODS_HERE)
@@ -95,7 +95,7 @@ def test_a_run_that_only_reports_leaves_the_work_to_one_that_began_before_it(ask
     def meanwhile():
         how = {"seeds": [0], "out": out, "device": "cpu", "commit": "c"}
         found = run_study(*asked, methods=METHODS_HERE, minutes=0, **how)  # does not wait for who has logistic
-        assert found.report["not_run"] == {"logistic-0": "it had not been run when the report was written"}
+        assert found.report["not_run"] == {"logistic-0": "not there yet when the report was written"}
 
     assert set(beside(asked, out, told, meanwhile).report["methods"]) == set(METHODS_HERE)
 

@@ -48,7 +48,7 @@ class Machine:
         if self.minutes is None or time.time() < self.began + 60 * self.minutes:
             return None
         if not self.minutes:
-            return "it had not been run when the report was written"
+            return "not there yet when the report was written"
         return f"no time was left of {self.minutes:g} minutes"
 
     def told(self) -> dict[str, Any]:
