@@ -54,7 +54,7 @@ class ImageOptions(TrainingOptions):
             Trainings of fewer than 10 epochs revise nothing and are left out: for all of three ``epochs`` is 80 or
             more.
         validate_every: Epochs from one validation to the next.
-        compile: Whether torch compiles the network first: slow to start, then faster.
+        compile: Whether torch compiles the network, and what it asks of neighbors: slow to start, then faster.
     """
 
     candidates: float = 0.5
