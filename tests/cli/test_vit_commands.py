@@ -290,6 +290,20 @@ def test_mistakes_are_told_in_one_line(attnknn, tmp_path, given, message):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("below", ["", "runs/new"])
+def test_a_file_in_the_place_of_the_folder_is_told_before_data_is_read(attnknn, tmp_path, below):
+    (tmp_path / "notes").write_text("mine")
+    given = ("--dataset", "no-such-set", *SMALL, "--output_dir", tmp_path / "notes" / below)
+    assert "notes is a file; --output_dir names a folder" in attnknn.refused("vit", "train", *given)
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize("side", [3, 2000])
+def test_a_side_that_files_are_not_brought_to_is_told_by_its_flag(attnknn, photos, tmp_path, side):
+    given = (*SMALL, "--resize", side, "--output_dir", tmp_path / "run")
+    assert f"--resize {side}: files are brought" in attnknn.refused("vit", "train", "--dataset", photos, *given)
+
+
 def test_a_batch_that_no_memory_holds_is_told_in_one_line(attnknn, photos, tmp_path, monkeypatch):
     given = ("vit", "train", "--dataset", photos, *SMALL, "--num_epochs", 1, "--output_dir", tmp_path / "run")
     config = {"img_size": 16, "patch_size": 8, "num_layers": 2, "d_hidden": 12, "d_mlp": 24, "num_heads": 2}

@@ -739,6 +739,11 @@ WRONG = [
     ("ConvNNAttention", {"K": 9, "sampling_type": "random", "num_samples": 4}, "K=9 is more than the 5 tokens"),
     ("ConvNNAttention", {"K": 9, "sampling_type": "spatial", "num_samples": 2}, "K=9 is more than the 6 tokens"),
     ("ConvNNAttention", {"sampling_type": "spatial", "num_samples": 5, "grid_size": 4}, "5 x 5 .* 4 x 4 patches"),
+    (
+        "Attention",
+        {"sampling_type": "spatial", "sample_padding": 2, "grid_size": 4},
+        "leaves none of 4 x 4 patches",
+    ),
     ("ConvNNAttention", {"sampling_type": "spatial", "num_samples": 0}, "num_samples"),
     ("ConvNNAttention", {"sampling_type": "spatial", "num_samples": 3, "sample_padding": -1}, "sample_padding"),
     ("ConvNNAttention", {"sampling_type": "grid"}, "'grid'"),

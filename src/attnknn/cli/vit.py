@@ -44,6 +44,7 @@ def train(given: dict[str, Any]) -> None:
     vit_flags.refuse_unknown(given)
     if given["test_only"]:
         return _tested(given)
+    _check_out(given["output_dir"])
     from attnknn.study.vit_run import run_vit
     from attnknn.vit.settings import ViTOptions
 
@@ -199,6 +200,13 @@ def _loaded(folder: Path) -> TrainedViT:
     if not (place / "manifest.json").is_file():
         raise MissingData(f"no trained ViT in {folder}: `attnknn vit train --output-dir {folder}` leaves one")
     return TrainedViT.load(place)
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a folder that cannot be made because there is a file, before any data is read."""
+    there = next(each for each in (out, *out.parents) if each.exists())
+    if not there.is_dir():
+        raise InvalidInput(f"{there} is a file; --output_dir names a folder")
 
 
 def _check_model(config: dict[str, Any], options: ViTOptions, device: str) -> None:
