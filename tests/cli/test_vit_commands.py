@@ -132,7 +132,7 @@ def test_a_finished_training_is_not_done_again(run, attnknn, photos):
 @pytest.mark.parametrize(
     ("given", "messages"),
     [
-        (("--K", 2), ["another training: K is 3 there, 2 here; choose another folder (--output_dir"]),
+        (("--K", 2), ["another training: K is 3 there, 2 here; choose another folder (--output_dir)"]),
         (("--layer", "KvtAttention"), ["layer is ConvNNAttention there, KvtAttention here; choose"]),
         (
             ("--d_hidden", 24, "--batch_size", 8),

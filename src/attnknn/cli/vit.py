@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnknn.cli import screen, vit_flags
+from attnknn.cli.errors import folder_named_by
 from attnknn.cli.vit_bench import bench
 from attnknn.cli.vit_flags import BOTH_SPELLINGS, DATA, MODEL, NAMED, SYSTEM, TEST_ONLY, TRAINING, UNKNOWN
 from attnknn.errors import InvalidInput, MissingData
@@ -54,15 +55,16 @@ def train(given: dict[str, Any]) -> None:
     _check_model(config, options, device)
     data = _data(given)
     asked = vit_flags.of((*MODEL, *DATA, *TRAINING, *SYSTEM), given)
-    outcome = run_vit(
-        *(data, config, options),
-        out=given["output_dir"],
-        seed=given["seed"],
-        device=device,
-        asked={**asked, "device": device},
-        progress=not given["json"] and sys.stderr.isatty(),
-        given_commit=given["commit"],
-    )
+    with folder_named_by("--output_dir"):
+        outcome = run_vit(
+            *(data, config, options),
+            out=given["output_dir"],
+            seed=given["seed"],
+            device=device,
+            asked={**asked, "device": device},
+            progress=not given["json"] and sys.stderr.isatty(),
+            given_commit=given["commit"],
+        )
     told = {"best_epoch": outcome.history.best_epoch, "parameters": outcome.results["parameters"]["all"]}
     return _say(given, data, asdict(outcome.test), told)
 
