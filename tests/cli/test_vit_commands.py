@@ -15,6 +15,7 @@ from attnknn.data.png import png
 from attnknn.errors import InvalidInput
 from attnknn.estimator import options as estimator_options
 from attnknn.study import vit_run
+from attnknn.study.claims import claimed
 from attnknn.vit import ViTOptions, memory
 from attnknn.vit.memory import least_need
 from attnknn.vit.training import ViTTask
@@ -162,6 +163,32 @@ def test_options_that_nothing_reads_are_no_other_training(run, attnknn, photos, 
     base = ("--dataset", photos, "--layer", "ConvNNAttention", *SMALL, "--output_dir", own)
     attnknn("vit", "train", *base, "--lr_gamma", 0.5, "--lr_step", 3, "--momentum", 0.1)
     attnknn("vit", "train", *base, "--kernel_size", 5, "--window_size", 3, "--sparse_mode", "local")
+
+
+def test_of_two_trainings_at_once_in_one_folder_the_second_is_refused(attnknn, photos, tmp_path):
+    given = ("vit", "train", "--dataset", photos, *SMALL, "--num_epochs", 1, "--output_dir", tmp_path / "run")
+    with claimed(tmp_path / "run" / vit_run.CLAIM) as mine:
+        assert mine
+        told = attnknn.refused(*given)
+        assert [file.name for file in (tmp_path / "run").iterdir()] == [vit_run.CLAIM]
+    assert f"another training writes to {tmp_path / 'run'}: wait until" in told
+    assert told.endswith("(--output_dir)")
+    attnknn(*given)
+
+
+def test_a_training_claims_its_folder_until_it_ends(attnknn, photos, tmp_path, monkeypatch):
+    batches, found = ViTTask.batches, []
+
+    def watched(task, random):
+        with claimed(tmp_path / vit_run.CLAIM) as mine:
+            found.append(mine)
+        return batches(task, random)
+
+    monkeypatch.setattr(ViTTask, "batches", watched)
+    attnknn("vit", "train", "--dataset", photos, *SMALL, "--output_dir", tmp_path)
+    assert found == [False, False]
+    with claimed(tmp_path / vit_run.CLAIM) as mine:
+        assert mine
 
 
 def test_what_a_plain_layer_does_not_read_is_no_other_training(attnknn, photos, tmp_path):
