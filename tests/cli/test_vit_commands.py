@@ -246,6 +246,22 @@ def test_a_folder_is_dealt_out_for_the_test_as_it_was_for_the_training(attnknn, 
     assert found["test"] == json.loads((tmp_path / "run" / "results.json").read_text())["test"]
 
 
+@pytest.mark.parametrize("scheduler", ["none", "plateau"])
+def test_a_squared_error_is_not_called_a_likelihood(attnknn, photos, tmp_path, monkeypatch, scheduler):
+    drawn, draw = [], vit_run.training_curves
+    monkeypatch.setattr(vit_run, "training_curves", lambda *given: drawn.append(given[0]) or draw(*given))
+    base = ("--dataset", photos, *SMALL, "--criterion", "MSE", "--select", "loss", "--scheduler", scheduler)
+    for _ in range(2):  # the second goes on from the checkpoint
+        attnknn("vit", "train", *base, "--output_dir", tmp_path)
+        results = json.loads((tmp_path / "results.json").read_text())
+        losses = [each["validation_mse"] for each in results["epochs"]]
+        assert "nll" not in (tmp_path / "results.json").read_text()
+        assert results["best_epoch"] == 1 + losses.index(min(losses))
+        log = (tmp_path / "train_eval_results.txt").read_text()
+        assert [f"{loss:.8f}" for loss in losses] == re.findall(r"\[Val\] Loss: (\S+)", log)
+        assert [each["validation_mse"] for each in drawn.pop()] == losses
+
+
 @pytest.mark.parametrize("said", ["false", "FALSE", "False"])
 def test_true_and_false_may_be_written_in_any_case(attnknn, photos, tmp_path, said):
     given = ("--layer", "ConvNNAttention", "--softmax_topk_val", said, "--coordinate_encoding", said.swapcase())

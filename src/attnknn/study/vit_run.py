@@ -26,7 +26,7 @@ from attnknn.vit.frames import Frames, channel_stats
 from attnknn.vit.memory import refuse_too_large
 from attnknn.vit.model import ViT
 from attnknn.vit.saved import TrainedViT
-from attnknn.vit.settings import ViTOptions
+from attnknn.vit.settings import LOSS_NAMES, ViTOptions
 from attnknn.vit.summary import flops, summary
 from attnknn.vit.training import Scores, count_parameters, evaluate, train_vit
 
@@ -156,7 +156,8 @@ def _alone(out: Path) -> Iterator[None]:
 def epoch_line(numbers: Mapping[str, float]) -> str:
     """The line of an epoch, as the source document has it, but with validation images in place of test images."""
     train = _told(numbers["loss_total"], numbers["train_top1"], numbers["train_top5"])
-    held = _told(numbers["validation_nll"], numbers["validation_top1"], numbers["validation_top5"])
+    loss = next(numbers[key] for name in LOSS_NAMES.values() if (key := f"validation_{name}") in numbers)
+    held = _told(loss, numbers["validation_top1"], numbers["validation_top5"])
     seconds = numbers["train_seconds"]
     return f"[Epoch {int(numbers['epoch']):03d}] Time: {seconds:.4f}s | [Train] {train} | [Val] {held}"
 
