@@ -267,6 +267,7 @@ def updated(page: str, results: Path) -> str:
         "vit-short": lambda: vit_tables.summary(token_layers(results, vit_tables.DATA)),
         "vit": lambda: vit_tables.details(token_layers(results, vit_tables.DATA)),
         "vit-224": lambda: vit_tables.beside(token_layers(results, ("cifar10-224",))),
+        "vit-bench": lambda: vit_tables.costs(recorded(results, "bench", ("vit",))),
         "in-full": lambda: in_full([*recorded(results, data=("cifar10",)), *recorded(results, data=("adult",))]),
         "all": lambda: answers(recorded(results, "all", ("iris", *DATA, "wine-quality-red-good", "mnist"))),
         "speed": lambda: speed(json.loads((results / "synthetic/bench.json").read_text())),

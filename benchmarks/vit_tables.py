@@ -9,6 +9,12 @@ from attnknn.study.published import published
 from attnknn.study.verdicts import short, verdict
 from image_tables import estimate
 
+DIRECTIONS = {"forward": "forward", "forward_backward": "forward + backward"}
+"""What a step is measured in, and how a column is headed."""
+
+COMMON = ("layer", "img_size", "patch_size", "num_layers", "num_classes", "in_channels")
+"""What tells no two variants of a layer apart."""
+
 Report = Mapping[str, Any]
 
 DATA = ("cifar10", "cifar10-plain", "cifar100")
@@ -127,14 +133,77 @@ def _published(data: str, config: Mapping[str, Any]) -> str:
     return ", ".join(told) or "-"
 
 
+def costs(reports: Sequence[Report]) -> str:
+    """What layers take of the time and memory of plain attention, and where that was measured."""
+    return "\n".join("\n".join(_cost(report)) for report in reports)
+
+
+def _cost(report: Report) -> list[str]:
+    config, machine = report["config"], report["environment"]
+    titles = [f"{int(tokens):,}, {said}" for tokens in config["batch"] for said in DIRECTIONS.values()]
+    batches = ", ".join(f"{batch} of {int(tokens):,} tokens" for tokens, batch in config["batch"].items())
+    where = [
+        machine["device"],
+        f"{machine['cores']} cores ({machine['processor']})",
+        f"threads: {config['threads']}",
+    ]
+    return [
+        f"| layer:heads | {' | '.join(titles)} |",
+        f"|{'---|' * (len(titles) + 1)}",
+        *(f"| `{name}` | {' | '.join(_ratios(found))} |" for name, found in report["methods"].items()),
+        "",
+        f"- width {config['dim']}, K = {config['K']}, batches: {batches}",
+        f"- medians over {config['processes']} processes",
+        f"- measured on {', '.join(where)}, torch {machine['versions']['torch']}, commit {report['commit'][:10]}",
+        f"- repeat: `{report['command']}`",
+        "",
+    ]
+
+
+def _ratios(found: Mapping[str, Any]) -> list[str]:
+    """Time and memory as shares of those of plain attention, for each number of tokens and direction."""
+    each = [found[tokens][name]["ratios"]["plain:3"] for tokens in found for name in DIRECTIONS]
+    return [f"{ratios['seconds']:.2f} / {ratios['mib']:.2f}" for ratios in each]
+
+
 def _sentences(report: Report) -> list[str]:
     differences = report["differences"]
     pairs = [(one, two) for one, others in differences.items() for two in others]
     answered = [samples for samples in SAMPLES if set(_asked(samples).values()) <= set(pairs)]
     told = {pair for samples in answered for pair in _asked(samples).values()}
     compared = [_verdict(differences, pair) for pair in pairs if pair not in told]
-    lines = [*(_answer(report, samples) for samples in answered), *compared, *_missing(report)]
+    lines = [*(_answer(report, samples) for samples in answered), *compared, *_settings(report), *_missing(report)]
     return [*(f"- {line}" for line in lines), ""]
+
+
+def _settings(report: Report) -> list[str]:
+    """What each variant is made of, and how long a training took."""
+    layers = "; ".join(f"`{name}` {_made_of(about['config'])}" for name, about in report["variants"].items())
+    return [f"layers and what was set of them: {layers}", *_durations(report)]
+
+
+def _made_of(config: Mapping[str, Any]) -> str:
+    own = {key: value for key, value in config.items() if key not in COMMON and (key, value) != ("num_heads", 3)}
+    return ", ".join([config["layer"], *(f"{key} {value}" for key, value in own.items())])
+
+
+def _durations(report: Report) -> list[str]:
+    """The seconds of all epochs of a training as it was, and of its steps by their time alone."""
+    cells = [cell for seeds in report.get("cells", {}).values() for cell in seeds.values()]
+    if not cells:
+        return []
+    took = _range([sum(epoch["seconds"] for epoch in cell["epochs"]) for cell in cells])
+    options = report["config"]["options"]
+    steps = report["config"]["images"]["train"] // options["batch_size"] * options["num_epochs"]
+    times = [about.get("alone", {}).get("ms_per_step") for about in report["variants"].values()]
+    alone = [steps * time / 1000 for time in times if time is not None]
+    told = [f"its {steps:,} steps take {_range(alone)} alone on the device"] if alone else []
+    return ["; ".join([f"a training took {took} as it was run", *told])]
+
+
+def _range(seconds: Sequence[float]) -> str:
+    low, high = f"{min(seconds):.0f}", f"{max(seconds):.0f}"
+    return f"{low} s" if low == high else f"{low} to {high} s"
 
 
 def _asked(samples: int) -> dict[str, tuple[str, str]]:

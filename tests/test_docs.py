@@ -231,6 +231,44 @@ def test_layers_at_the_size_of_the_reference_stand_beside_its_runs_of_any_heads(
     assert "| `convnn` | .7500 ± .0100 | .7439 and .7533 (1 head) |" in tables.vit_tables.beside([token_report()])
 
 
+def test_the_page_says_what_was_set_of_each_layer_and_how_long_its_trainings_took(tables):
+    made = token_report()
+    made["variants"]["kvt"]["config"] = {"layer": "KvtAttention", "img_size": 32, "num_heads": 1, "K": 7}
+    epochs = [{"seconds": 40.0}, {"seconds": 60.0}]
+    made["cells"] = {"convnn": {"0": {"epochs": epochs}}, "kvt": {"0": {"epochs": epochs[:1]}}}
+    text = tables.vit_tables.details([made])
+    assert "`convnn` ConvNNAttention, K 9; `kvt` KvtAttention, num_heads 1, K 7\n" in text
+    # 45,000 images in batches of 256, 30 epochs, 12.25 ms a step
+    assert "a training took 40 to 100 s as it was run; its 5,250 steps take 64 s alone on the device" in text
+
+
+def test_the_page_explains_only_variants_of_token_layers_that_its_tables_hold():
+    text = (ROOT / "docs/reference/results.md").read_text()
+    section = text.partition("## Token layers side by side")[2].partition("\n## ")[0]
+    prose = re.sub(r"<!-- (\S+):.*?<!-- /\1 -->", "", section, flags=re.S)
+    records = [json.loads(path.read_text()) for path in (ROOT / "results/vit").glob("cifar*.json")]
+    ran = {name for record in records for name in record["methods"]}
+    absent = {name for record in records for name in record["not_run"]} - ran
+    told = set(re.findall(r"`([^`]+)`", prose))
+    assert not told & (absent | {name.partition("-")[2] for name in absent})
+    assert "`convnn-random-32`" in prose
+
+
+def test_the_costs_of_token_layers_are_shares_of_plain_attention_with_machine_and_commit(tables):
+    def cost(seconds, mib):
+        return {"ratios": {"plain:3": {"seconds": seconds, "mib": mib}}}
+
+    found = {"1024": {"forward": cost(0.5, 0.25), "forward_backward": cost(1.5, 2)}}
+    config = {"dim": 192, "K": 9, "batch": {"1024": 2}, "threads": 1, "processes": 5}
+    machine = {"device": "cpu", "cores": 2, "processor": "made-up", "versions": {"torch": "2.0"}}
+    made = {"command": "attnknn vit bench", "commit": "0123456789abcdef", "config": config, "environment": machine}
+    text = tables.vit_tables.costs([{**made, "methods": {"kvt:3": found}}])
+    assert "| layer:heads | 1,024, forward | 1,024, forward + backward |" in text
+    assert "| `kvt:3` | 0.50 / 0.25 | 1.50 / 2.00 |" in text
+    assert "cpu, 2 cores (made-up), threads: 1, torch 2.0, commit 0123456789" in text
+    assert "vit-bench:" in (ROOT / "docs/reference/results.md").read_text()
+
+
 def test_the_tables_of_token_layers_are_empty_before_there_are_results(tables, tmp_path):
     page = "<!-- vit: made -->\nold\n<!-- /vit -->\n<!-- vit-224: made -->\n<!-- /vit-224 -->\n"
     assert tables.updated(page, tmp_path) == page.replace("old\n", "")

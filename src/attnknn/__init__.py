@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from attnknn.attend import AttentionOptions, MultiHeadNeighborAttention, NeighborSelfAttention
     from attnknn.bank import MemoryBank, Neighbors
     from attnknn.errors import (
+        AnotherTraining,
         AttnKNNError,
         CorruptModel,
         InvalidInput,
@@ -43,6 +44,7 @@ _ROOM = {
     "Explanation": "attnknn.predict",
     "Explanations": "attnknn.predict",
     "PredictionOptions": "attnknn.predict",
+    "AnotherTraining": "attnknn.errors",
     "AttnKNNError": "attnknn.errors",
     "CorruptModel": "attnknn.errors",
     "InvalidInput": "attnknn.errors",
@@ -55,6 +57,7 @@ _ROOM = {
 }
 
 __all__ = [
+    "AnotherTraining",
     "AttentionOptions",
     "AttnKNN",
     "AttnKNNClassifier",

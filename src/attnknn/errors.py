@@ -11,6 +11,10 @@ class InvalidInput(AttnKNNError, ValueError):
     """An argument or a row of data cannot be used; the message says which and why."""
 
 
+class AnotherTraining(InvalidInput):
+    """A checkpoint, or a folder, is that of another training; the message says what differs, or that it runs."""
+
+
 class UnknownId(AttnKNNError, KeyError):
     """An id that the bank does not hold."""
 

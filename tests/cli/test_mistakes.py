@@ -102,6 +102,13 @@ def test_fit_never_touches_a_folder_that_is_no_model(attnknn, tmp_path):
     assert [file.name for file in (tmp_path / "letters").iterdir()] == ["dear.txt"]
 
 
+def test_fit_says_how_to_choose_another_folder_where_one_holds_another_training(attnknn, tables, tmp_path):
+    base = ("fit", tables["train"], "--target", "income", "--epochs", 1, "--checkpoint", tmp_path / "c")
+    attnknn(*base, "--seed", 0, "--out", tmp_path / "one")
+    said = attnknn.refused(*base, "--seed", 1, "--out", tmp_path / "two")
+    assert said.endswith("choose another folder (--checkpoint)")
+
+
 def test_predict_names_the_columns_that_are_missing(attnknn, trained, tmp_path):
     rows = [{"age": row["age"], "job": row["job"]} for row in people(5, 1)]
     said = attnknn.refused("predict", trained, write_csv(tmp_path / "t.csv", rows))

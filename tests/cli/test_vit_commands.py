@@ -15,6 +15,7 @@ from attnknn.data.png import png
 from attnknn.errors import InvalidInput
 from attnknn.estimator import options as estimator_options
 from attnknn.study import vit_run
+from attnknn.study.claims import claimed
 from attnknn.vit import ViTOptions, memory
 from attnknn.vit.memory import least_need
 from attnknn.vit.training import ViTTask
@@ -132,7 +133,7 @@ def test_a_finished_training_is_not_done_again(run, attnknn, photos):
 @pytest.mark.parametrize(
     ("given", "messages"),
     [
-        (("--K", 2), ["another training: K is 3 there, 2 here; choose another folder (--output_dir"]),
+        (("--K", 2), ["another training: K is 3 there, 2 here; choose another folder (--output_dir)"]),
         (("--layer", "KvtAttention"), ["layer is ConvNNAttention there, KvtAttention here; choose"]),
         (
             ("--d_hidden", 24, "--batch_size", 8),
@@ -162,6 +163,32 @@ def test_options_that_nothing_reads_are_no_other_training(run, attnknn, photos, 
     base = ("--dataset", photos, "--layer", "ConvNNAttention", *SMALL, "--output_dir", own)
     attnknn("vit", "train", *base, "--lr_gamma", 0.5, "--lr_step", 3, "--momentum", 0.1)
     attnknn("vit", "train", *base, "--kernel_size", 5, "--window_size", 3, "--sparse_mode", "local")
+
+
+def test_of_two_trainings_at_once_in_one_folder_the_second_is_refused(attnknn, photos, tmp_path):
+    given = ("vit", "train", "--dataset", photos, *SMALL, "--num_epochs", 1, "--output_dir", tmp_path / "run")
+    with claimed(tmp_path / "run" / vit_run.CLAIM) as mine:
+        assert mine
+        told = attnknn.refused(*given)
+        assert [file.name for file in (tmp_path / "run").iterdir()] == [vit_run.CLAIM]
+    assert f"another training writes to {tmp_path / 'run'}: wait until" in told
+    assert told.endswith("(--output_dir)")
+    attnknn(*given)
+
+
+def test_a_training_claims_its_folder_until_it_ends(attnknn, photos, tmp_path, monkeypatch):
+    batches, found = ViTTask.batches, []
+
+    def watched(task, random):
+        with claimed(tmp_path / vit_run.CLAIM) as mine:
+            found.append(mine)
+        return batches(task, random)
+
+    monkeypatch.setattr(ViTTask, "batches", watched)
+    attnknn("vit", "train", "--dataset", photos, *SMALL, "--output_dir", tmp_path)
+    assert found == [False, False]
+    with claimed(tmp_path / vit_run.CLAIM) as mine:
+        assert mine
 
 
 def test_what_a_plain_layer_does_not_read_is_no_other_training(attnknn, photos, tmp_path):
@@ -217,6 +244,22 @@ def test_a_folder_is_dealt_out_for_the_test_as_it_was_for_the_training(attnknn, 
     attnknn("vit", "train", *given)
     found = attnknn.json("vit", "test", "--dataset", photos, "--device", "cpu", "--output_dir", tmp_path / "run")
     assert found["test"] == json.loads((tmp_path / "run" / "results.json").read_text())["test"]
+
+
+@pytest.mark.parametrize("scheduler", ["none", "plateau"])
+def test_a_squared_error_is_not_called_a_likelihood(attnknn, photos, tmp_path, monkeypatch, scheduler):
+    drawn, draw = [], vit_run.training_curves
+    monkeypatch.setattr(vit_run, "training_curves", lambda *given: drawn.append(given[0]) or draw(*given))
+    base = ("--dataset", photos, *SMALL, "--criterion", "MSE", "--select", "loss", "--scheduler", scheduler)
+    for _ in range(2):  # the second goes on from the checkpoint
+        attnknn("vit", "train", *base, "--output_dir", tmp_path)
+        results = json.loads((tmp_path / "results.json").read_text())
+        losses = [each["validation_mse"] for each in results["epochs"]]
+        assert "nll" not in (tmp_path / "results.json").read_text()
+        assert results["best_epoch"] == 1 + losses.index(min(losses))
+        log = (tmp_path / "train_eval_results.txt").read_text()
+        assert [f"{loss:.8f}" for loss in losses] == re.findall(r"\[Val\] Loss: (\S+)", log)
+        assert [each["validation_mse"] for each in drawn.pop()] == losses
 
 
 @pytest.mark.parametrize("said", ["false", "FALSE", "False"])
@@ -288,6 +331,20 @@ def test_what_is_kept_can_be_looked_at(run, attnknn, photos, tmp_path):
 def test_mistakes_are_told_in_one_line(attnknn, tmp_path, given, message):
     assert message in attnknn.refused("vit", "train", *given, "--device", "cpu", "--output_dir", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("below", ["", "runs/new"])
+def test_a_file_in_the_place_of_the_folder_is_told_before_data_is_read(attnknn, tmp_path, below):
+    (tmp_path / "notes").write_text("mine")
+    given = ("--dataset", "no-such-set", *SMALL, "--output_dir", tmp_path / "notes" / below)
+    assert "notes is a file; --output_dir names a folder" in attnknn.refused("vit", "train", *given)
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize("side", [3, 2000])
+def test_a_side_that_files_are_not_brought_to_is_told_by_its_flag(attnknn, photos, tmp_path, side):
+    given = (*SMALL, "--resize", side, "--output_dir", tmp_path / "run")
+    assert f"--resize {side}: files are brought" in attnknn.refused("vit", "train", "--dataset", photos, *given)
 
 
 def test_a_batch_that_no_memory_holds_is_told_in_one_line(attnknn, photos, tmp_path, monkeypatch):

@@ -218,6 +218,20 @@ def test_a_score_that_is_not_a_number_has_diverged():
         run(Graded(scripted=[0.5, math.nan, 0.5, 0.5]), replace(QUICK, best="right"), seed=0)
 
 
+def test_a_loss_with_a_name_of_its_own_is_told_by_it_and_chooses_as_before():
+    class Squared(Fit):
+        loss_name = "mse"
+
+    losses, told = [3.0, 1.0, 2.0, 2.0], []
+    history = run(Squared(scripted=losses), QUICK, seed=0, on_epoch=told.append)
+    assert [each["validation_mse"] for each in history.epochs] == losses
+    assert [each["validation_mse"] for each in told] == losses
+    assert not any("validation_nll" in each for each in (*told, *history.epochs))
+    assert (history.best_epoch, history.best_nll) == (2, None)
+    with pytest.raises(TrainingDiverged, match="validation gives mse nan at epoch 1"):
+        run(Squared(scripted=[math.nan] * 4), QUICK, seed=0)
+
+
 def test_a_training_that_only_does_harm_returns_the_start():
     task = Fit(scripted=[1.0, 2.0, 3.0, 4.0, 5.0])
     start = state_of(task.model)

@@ -363,6 +363,10 @@ def test_wrong_options_are_refused_when_the_class_is_made(options, message):
         ({"qk_norm": True}, "norm_layer"),
         ({"scale_norm": True}, "norm_layer"),
         ({"attn_drop": 1.0}, "attn_drop .* got 1.0"),
+        *(
+            ({name: "no"}, f"{name} must be .* got 'no'")
+            for name in ("qkv_bias", "qk_norm", "scale_norm", "proj_bias")
+        ),
         ({"proj_drop": -0.1}, "proj_drop .* got -0.1"),
     ],
 )

@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import re
 import weakref
+from inspect import signature
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -739,6 +742,11 @@ WRONG = [
     ("ConvNNAttention", {"K": 9, "sampling_type": "random", "num_samples": 4}, "K=9 is more than the 5 tokens"),
     ("ConvNNAttention", {"K": 9, "sampling_type": "spatial", "num_samples": 2}, "K=9 is more than the 6 tokens"),
     ("ConvNNAttention", {"sampling_type": "spatial", "num_samples": 5, "grid_size": 4}, "5 x 5 .* 4 x 4 patches"),
+    (
+        "Attention",
+        {"sampling_type": "spatial", "sample_padding": 2, "grid_size": 4},
+        "leaves none of 4 x 4 patches",
+    ),
     ("ConvNNAttention", {"sampling_type": "spatial", "num_samples": 0}, "num_samples"),
     ("ConvNNAttention", {"sampling_type": "spatial", "num_samples": 3, "sample_padding": -1}, "sample_padding"),
     ("ConvNNAttention", {"sampling_type": "grid"}, "'grid'"),
@@ -750,6 +758,8 @@ WRONG = [
     ("ConvNNAttention", {"grid_size": (2, 3, 4)}, "grid_size"),
     ("KvtAttention", {"K": 0}, "K must be"),
     ("KvtAttention", {"qk_scale": -1.0}, "qk_scale must be above 0, got -1.0"),
+    ("KvtAttention", {"qk_scale": "x"}, "qk_scale must be above 0, got 'x'"),
+    ("LocalAttention", {"use_xpos": True, "xpos_scale_base": "x"}, "xpos_scale_base must be above 0, got 'x'"),
     ("NeighborhoodAttention", {"K": 0}, "K must be"),
     ("NeighborhoodAttention", {"dilation": 0}, "dilation"),
     ("LocalAttention", {"window_size": 0}, "window_size"),
@@ -771,6 +781,42 @@ WRONG = [
 def test_wrong_arguments_are_refused_when_the_layer_is_made(layer, options, message):
     with pytest.raises(InvalidInput, match=message):
         create_layer(layer, **{"dim": 12, "num_heads": 2, **options})
+
+
+SWITCHES = [
+    (name, option.name)
+    for name, kind in LAYERS.items()
+    for option in signature(kind).parameters.values()
+    if isinstance(option.default, bool)
+]
+
+
+@pytest.mark.parametrize(("layer", "option"), [*SWITCHES, ("BranchConv", "softmax_topk_val")])
+@pytest.mark.parametrize("value", ["no", 1, None], ids=str)
+def test_what_is_on_or_off_is_refused_unless_it_is_true_or_false(layer, option, value):
+    with pytest.raises(InvalidInput, match=rf"{option} must be True.* False.*, got {value!r}"):
+        create_layer(layer, 12, 2, **{option: value})
+
+
+@pytest.mark.parametrize(("layer", "option"), SWITCHES)
+@pytest.mark.parametrize("value", [True, False])
+def test_the_booleans_of_numpy_are_booleans(layer, option, value):
+    rotary = {"rotary": True} if option == "use_xpos" else {}
+    ours, theirs = (create_layer(layer, 12, 2, **{option: each, **rotary}) for each in (value, np.bool_(value)))
+    assert repr(ours) == repr(theirs)
+
+
+@pytest.mark.parametrize(
+    ("layer", "option"),
+    [
+        *((name, "attention_dropout") for name in LAYERS),
+        *(("BranchConv", "branch_ratio"), ("BranchAttention", "branch_ratio"), ("KvtAttention", "proj_drop")),
+    ],
+)
+@pytest.mark.parametrize("value", ["x", [0.5], None], ids=str)
+def test_what_is_no_number_is_refused_by_its_name_and_value(layer, option, value):
+    with pytest.raises(InvalidInput, match=rf"{option} must .* got {re.escape(repr(value))}"):
+        create_layer(layer, 12, 2, **{option: value})
 
 
 @pytest.mark.parametrize("kind", ["standard", "depthwise", "depthwise-separable"])

@@ -178,6 +178,8 @@ def test_a_seed_before_the_model_is_made_decides_everything():
         ({"patch_size": 0}, "patch_size"),
         ({"img_size": (3, 32, 32)}, "img_size must be a number or"),
         ({"dropout": -0.1}, "dropout"),
+        ({"dropout": "x"}, "dropout must be .* got 'x'"),
+        ({"final_norm": "no"}, "final_norm must be True or False, got 'no'"),
         ({"num_classes": 0}, "num_classes"),
         ({"aggregation_type": "Col"}, "no layer has an option 'aggregation_type'"),
     ],

@@ -13,7 +13,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from attnknn.errors import AttnKNNError, InvalidInput
+from attnknn.errors import AnotherTraining, AttnKNNError, InvalidInput
 
 BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
@@ -57,6 +57,15 @@ def input_checks() -> Iterator[None]:
         yield
     except ValueError as problem:
         raise InvalidInput(str(problem)) from problem
+
+
+@contextmanager
+def folder_named_by(flag: str) -> Iterator[None]:
+    """Around a training: where its folder is that of another one, say how another folder is chosen."""
+    try:
+        yield
+    except AnotherTraining as problem:
+        raise AnotherTraining(f"{problem} ({flag})") from problem
 
 
 def _exit_code(run: Callable[[], Any]) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnknn.cli import arguments, choices, screen, training
+from attnknn.cli.errors import folder_named_by
 from attnknn.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def fit(
         random_state=seed,
         verbose=int(sys.stderr.isatty() and not frozen),
     )
-    result = _learned(model, lesson, test_share, seed)
+    with folder_named_by("--checkpoint"):
+        result = _learned(model, lesson, test_share, seed)
     model.set_params(device="auto", verbose=0)  # the model may be used on another machine
     model.save(out)
     result = {"model": str(out), "data": data, **result}

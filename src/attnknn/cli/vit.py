@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnknn.cli import screen, vit_flags
+from attnknn.cli.errors import folder_named_by
 from attnknn.cli.vit_bench import bench
 from attnknn.cli.vit_flags import BOTH_SPELLINGS, DATA, MODEL, NAMED, SYSTEM, TEST_ONLY, TRAINING, UNKNOWN
 from attnknn.errors import InvalidInput, MissingData
@@ -44,6 +45,7 @@ def train(given: dict[str, Any]) -> None:
     vit_flags.refuse_unknown(given)
     if given["test_only"]:
         return _tested(given)
+    _check_out(given["output_dir"])
     from attnknn.study.vit_run import run_vit
     from attnknn.vit.settings import ViTOptions
 
@@ -53,15 +55,16 @@ def train(given: dict[str, Any]) -> None:
     _check_model(config, options, device)
     data = _data(given)
     asked = vit_flags.of((*MODEL, *DATA, *TRAINING, *SYSTEM), given)
-    outcome = run_vit(
-        *(data, config, options),
-        out=given["output_dir"],
-        seed=given["seed"],
-        device=device,
-        asked={**asked, "device": device},
-        progress=not given["json"] and sys.stderr.isatty(),
-        given_commit=given["commit"],
-    )
+    with folder_named_by("--output_dir"):
+        outcome = run_vit(
+            *(data, config, options),
+            out=given["output_dir"],
+            seed=given["seed"],
+            device=device,
+            asked={**asked, "device": device},
+            progress=not given["json"] and sys.stderr.isatty(),
+            given_commit=given["commit"],
+        )
     told = {"best_epoch": outcome.history.best_epoch, "parameters": outcome.results["parameters"]["all"]}
     return _say(given, data, asdict(outcome.test), told)
 
@@ -199,6 +202,13 @@ def _loaded(folder: Path) -> TrainedViT:
     if not (place / "manifest.json").is_file():
         raise MissingData(f"no trained ViT in {folder}: `attnknn vit train --output-dir {folder}` leaves one")
     return TrainedViT.load(place)
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a folder that cannot be made because there is a file, before any data is read."""
+    there = next(each for each in (out, *out.parents) if each.exists())
+    if not there.is_dir():
+        raise InvalidInput(f"{there} is a file; --output_dir names a folder")
 
 
 def _check_model(config: dict[str, Any], options: ViTOptions, device: str) -> None:

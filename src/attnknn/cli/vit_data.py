@@ -122,6 +122,11 @@ def _files(
     import numpy as np
 
     from attnknn.cli.pictures import Canvas, from_disk
+    from attnknn.data.images import LEAST_SIDE, MOST_SIDE
 
+    if not LEAST_SIDE <= size <= MOST_SIDE:
+        raise InvalidInput(
+            f"--resize {size}: files are brought to a side from {LEAST_SIDE} to {MOST_SIDE} as they are read"
+        )
     rows = from_disk(str(folder), Canvas((size, size), 3), labelled=True, say=say)
     return np.asarray(rows.X), np.asarray(rows.labels)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from attnknn.errors import MissingExtra
 
 _PANELS = (
-    ("loss", (("loss_total", "training"), ("validation_nll", "validation"))),
+    ("loss", (("loss_total", "training"), ("validation_nll", "validation"), ("validation_mse", "validation"))),
     ("accuracy", (("train_top1", "training"), ("validation_top1", "validation"))),
 )
 
@@ -35,7 +35,8 @@ def training_curves(epochs: Sequence[Mapping[str, float]], title: str, test: flo
         axes = figure.add_subplot(1, 2, place + 1)
         for key, label in lines:
             points = [(each["epoch"], each[key]) for each in epochs if key in each]
-            axes.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 20 else "")
+            if points:
+                axes.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 20 else "")
         if name == "accuracy" and test is not None:
             axes.axhline(test, linestyle="--", color="gray", label="test")
         axes.set_xlabel("epoch")

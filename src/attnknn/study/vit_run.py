@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from attnknn.data import split
-from attnknn.errors import InvalidInput, MissingExtra
+from attnknn.errors import AnotherTraining, InvalidInput, MissingExtra
 from attnknn.study import record
+from attnknn.study.claims import claimed
 from attnknn.study.curves import training_curves
 from attnknn.train.loop import History
 from attnknn.train.rows import digest
@@ -24,11 +26,12 @@ from attnknn.vit.frames import Frames, channel_stats
 from attnknn.vit.memory import refuse_too_large
 from attnknn.vit.model import ViT
 from attnknn.vit.saved import TrainedViT
-from attnknn.vit.settings import ViTOptions
+from attnknn.vit.settings import LOSS_NAMES, ViTOptions
 from attnknn.vit.summary import flops, summary
 from attnknn.vit.training import Scores, count_parameters, evaluate, train_vit
 
 BEST: Final = "best"
+CLAIM: Final = ".claim"
 LAST: Final = "last.pt"
 LOG: Final = "train_eval_results.txt"
 HELD: Final = 0.1
@@ -87,6 +90,9 @@ def run_vit(
         asked: What ``args.txt`` says; the arguments here where it is None.
         progress: Whether a bar is shown.
         given_commit: The commit to record, where there is no git.
+
+    Raises:
+        AnotherTraining: ``out`` holds a training with other settings, or one that is under way.
     """
     if device.startswith("cuda") and torch.cuda.is_available():
         torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -103,42 +109,55 @@ def run_vit(
         f"Model Complexity (Profiler): GFLOPs: {cost.total / 1e9:.8f}, "
         f"Trainable Parameters: {trained_count / 1e6:.8f} M"
     )
-    history = train_vit(
-        *(trained.model, rows, held, options),
-        seed=seed,
-        checkpoint=out / LAST,
-        fingerprint={**_counted(trained.config), "data": digest((), (data.train, data.train_codes))[:12]},
-        progress=f"training {_layers(trained.model)}" if progress else None,
-        on_epoch=_kept_of(out, first, texts, trained),
-    )
-    for name, lines in texts.items():
-        _write_lines(out / name, lines)
-    trained.save(out / BEST)
-    frames = trained.frames(data.test, data.test_codes, device)
-    test = evaluate(trained.model, frames, options)
-    _write_lines(out / LOG, [first, *map(epoch_line, history.epochs), *_ending(history, test)])
-    results = {
-        "data": {"name": data.name, "train": len(rows), "validation": len(held), "test": len(frames)},
-        "config": dict(trained.config),
-        "options": options.state(),
-        "seed": seed,
-        "device": record.environment(device)["device"],
-        "parameters": {"all": all_count, "trained": trained_count},
-        "flops": cost._asdict() | {"total": cost.total},
-        "best_epoch": history.best_epoch,
-        "epochs": list(history.epochs),
-        "test": {"loss": test.loss, "top1": test.top1, "top5": test.top5},
-        "peak_memory": _peak(torch.device(device)),
-    }
-    record.write(out / "results.json", results, given_commit=given_commit)
-    _draw(out / "curves.png", history, f"{_layers(trained.model)} on {data.name}", test)
-    return VitOutcome(trained, history, test, results)
+    with _alone(out):
+        history = train_vit(
+            *(trained.model, rows, held, options),
+            seed=seed,
+            checkpoint=out / LAST,
+            fingerprint={**_counted(trained.config), "data": digest((), (data.train, data.train_codes))[:12]},
+            progress=f"training {_layers(trained.model)}" if progress else None,
+            on_epoch=_kept_of(out, first, texts, trained),
+        )
+        for name, lines in texts.items():
+            _write_lines(out / name, lines)
+        trained.save(out / BEST)
+        frames = trained.frames(data.test, data.test_codes, device)
+        test = evaluate(trained.model, frames, options)
+        _write_lines(out / LOG, [first, *map(epoch_line, history.epochs), *_ending(history, test)])
+        results = {
+            "data": {"name": data.name, "train": len(rows), "validation": len(held), "test": len(frames)},
+            "config": dict(trained.config),
+            "options": options.state(),
+            "seed": seed,
+            "device": record.environment(device)["device"],
+            "parameters": {"all": all_count, "trained": trained_count},
+            "flops": cost._asdict() | {"total": cost.total},
+            "best_epoch": history.best_epoch,
+            "epochs": list(history.epochs),
+            "test": {"loss": test.loss, "top1": test.top1, "top5": test.top5},
+            "peak_memory": _peak(torch.device(device)),
+        }
+        record.write(out / "results.json", results, given_commit=given_commit)
+        _draw(out / "curves.png", history, f"{_layers(trained.model)} on {data.name}", test)
+        return VitOutcome(trained, history, test, results)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Refuse to write where another training does, be it with the same settings."""
+    with claimed(out / CLAIM) as mine:
+        if not mine:
+            raise AnotherTraining(
+                f"another training writes to {out}: wait until it has ended, or choose another folder"
+            )
+        yield
 
 
 def epoch_line(numbers: Mapping[str, float]) -> str:
     """The line of an epoch, as the source document has it, but with validation images in place of test images."""
     train = _told(numbers["loss_total"], numbers["train_top1"], numbers["train_top5"])
-    held = _told(numbers["validation_nll"], numbers["validation_top1"], numbers["validation_top5"])
+    loss = next(numbers[key] for name in LOSS_NAMES.values() if (key := f"validation_{name}") in numbers)
+    held = _told(loss, numbers["validation_top1"], numbers["validation_top5"])
     seconds = numbers["train_seconds"]
     return f"[Epoch {int(numbers['epoch']):03d}] Time: {seconds:.4f}s | [Train] {train} | [Val] {held}"
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from attnknn.errors import CorruptModel, InvalidInput
+from attnknn.errors import AnotherTraining, CorruptModel
 
 FORMAT: Final = 2
 """Number of the format that this version writes and reads."""
@@ -56,7 +56,7 @@ def read_checkpoint(path: Path, identity: Mapping[str, Any]) -> dict[str, Any] |
 
     Raises:
         CorruptModel: If the file is damaged or not a checkpoint.
-        InvalidInput: If it is the checkpoint of another training; the message says what differs.
+        AnotherTraining: If it is the checkpoint of another training; the message says what differs.
     """
     try:
         content = path.read_bytes()
@@ -92,9 +92,8 @@ def _refuse_another(path: Path, there: Mapping[str, Any], here: Mapping[str, Any
     if not differing:
         return
     causes = [said for name, said in differing.items() if name not in _FOLLOWS] or differing.values()
-    raise InvalidInput(
-        f"{path} is the checkpoint of another training: {'; '.join(causes)}; "
-        "choose another folder (--output_dir, or --checkpoint of fit)"
+    raise AnotherTraining(
+        f"{path} is the checkpoint of another training: {'; '.join(causes)}; choose another folder"
     )
 
 

@@ -67,18 +67,28 @@ class Measuring(Protocol):
         """What was seen since the last call, by name; asked for at the end of each epoch of training."""
 
 
+@runtime_checkable
+class NamingLoss(Protocol):
+    """A task whose ``nll`` may be another loss."""
+
+    @property
+    def loss_name(self) -> str:
+        """What it is called wherever it is told, in place of ``nll``."""
+
+
 @dataclass(frozen=True, slots=True)
 class History:
     """What happened, epoch by epoch.
 
     Each has ``epoch`` and ``seconds``; if it trained, ``lr`` (where the schedule has come to at its end),
     ``loss_<part>`` and ``loss_total`` (means over the steps) and ``gradient_norm`` (likewise, before clipping);
-    what a :class:`Measuring` task adds; if it was validated, ``validation_<score>``.
+    what a :class:`Measuring` task adds; if it was validated, ``validation_<score>``, with the loss of a
+    :class:`NamingLoss` task by its name.
     """
 
     epochs: tuple[dict[str, float], ...]
     best_epoch: int  # whose weights the model has: the last where nothing validates
-    best_nll: float | None
+    best_nll: float | None  # None also where the loss is another one
     stopped_early: bool
 
 
@@ -121,7 +131,7 @@ def run(
         done = max(0, training.next - 1)
         with progress_bar(progress, epochs=training.last, steps=task.steps, done=done) as bar:
             while not training.finished:
-                numbers = training.epoch(bar)
+                numbers = training.told(training.epoch(bar))
                 if checkpoint is not None:
                     write_checkpoint(checkpoint, identity, training.state())
                 bar.epoch(numbers)
@@ -152,8 +162,9 @@ class _Training:
         self.trained = [each for group in groups for each in group["params"]]
         self.average = None if options.ema is None else Average(self.model, options.ema)
         self.random = torch.Generator(device).manual_seed(seed)
-        self.replayed = RecordedStep(self._told, self.random) if recorded else None
+        self.replayed = RecordedStep(self._taken, self.random) if recorded else None
         self.parts: tuple[str, ...] = ()  # of the loss, as the recording has them
+        self.loss = task.loss_name if isinstance(task, NamingLoss) else "nll"
         seed_torch(seed, device)
         self.next = 0 if options.validate_first else 1
         self.history: list[dict[str, float]] = []
@@ -179,6 +190,11 @@ class _Training:
         self.history.append(numbers)
         self.next += 1
         return numbers
+
+    def told(self, numbers: Mapping[str, float]) -> dict[str, float]:
+        """The numbers of an epoch with the loss by its name; a checkpoint has them as the loop knows them."""
+        names = {"validation_nll": f"validation_{self.loss}"}
+        return {names.get(name, name): value for name, value in numbers.items()}
 
     def _train(self, bar: Bar) -> dict[str, float]:
         self.model.train()
@@ -213,12 +229,12 @@ class _Training:
         if self.replayed is None:
             self._take(batch, ledger)
         else:
-            told = self.replayed(batch)
-            ledger.note(self.parts, told[:-1], told[-1])
+            found = self.replayed(batch)
+            ledger.note(self.parts, found[:-1], found[-1])
         if self.average is not None:
             self.average.update()
 
-    def _told(self, batch: Any) -> Tensor:
+    def _taken(self, batch: Any) -> Tensor:
         """Take a step; returns the parts of its loss and the norm of its gradient."""
         ledger = Ledger(self.next)
         self._take(batch, ledger)
@@ -246,7 +262,7 @@ class _Training:
             if not scores:
                 _refuse_unread(self.options)
                 return {}
-            _check_scores(scores, ("nll", self.options.best), self.next)
+            _check_scores(scores, {self.options.best: self.options.best, "nll": self.loss}, self.next)
             score = scores["nll"] if self.options.best == "nll" else -scores[self.options.best]
             if self.best is None or score < self.best_score:
                 self.best = {name: each.clone() for name, each in tensors_of(self.model).items()}
@@ -282,8 +298,9 @@ class _Training:
             put(chosen, tensors_of(self.model))
         self.model.eval()
         best_epoch = self.next - 1 if self.best is None else self.best_epoch
-        best_nll = next((each.get("validation_nll") for each in self.history if each["epoch"] == best_epoch), None)
-        return History(tuple(self.history), best_epoch, best_nll, self.stopped_early)
+        epochs = tuple(map(self.told, self.history))
+        best_nll = next((each.get("validation_nll") for each in epochs if each["epoch"] == best_epoch), None)
+        return History(epochs, best_epoch, best_nll, self.stopped_early)
 
 
 _PLAIN = ("next", "history", "best", "best_epoch", "best_score")  # saved as they are
@@ -310,13 +327,16 @@ def _identity(
     return {name: str(value) for name, value in every.items()}
 
 
-def _check_scores(scores: Mapping[str, float], names: Iterable[str], epoch: int) -> None:
-    """Those that choose must be there, and be numbers: nothing is better than one that is none."""
-    for name in names:
+def _check_scores(scores: Mapping[str, float], names: Mapping[str, str], epoch: int) -> None:
+    """Those that choose must be there, and be numbers: nothing is better than one that is none.
+
+    ``names`` are what they are told by.
+    """
+    for name, called in names.items():
         if name not in scores:
             raise InvalidInput(f"validation at epoch {epoch} must give {name!r}, got {', '.join(scores)}")
         if math.isnan(scores[name]):
-            raise TrainingDiverged(f"validation gives {name} nan at epoch {epoch}: a lower lr or clip may help")
+            raise TrainingDiverged(f"validation gives {called} nan at epoch {epoch}: a lower lr or clip may help")
 
 
 def _refuse_unread(options: LoopOptions) -> None:

@@ -110,7 +110,7 @@ def described(numbers: Mapping[str, float], epochs: int) -> str:
     'epoch 3/10  loss 0.5000  nll 0.2500'
     """
     parts = [f"epoch {numbers['epoch']:.0f}/{epochs}"]
-    for name, word in (("loss_total", "loss"), ("validation_nll", "nll")):
+    for name, word in (("loss_total", "loss"), ("validation_nll", "nll"), ("validation_mse", "mse")):
         if name in numbers:
             parts.append(f"{word} {numbers[name]:.4f}")
     return "  ".join(parts)

@@ -12,7 +12,7 @@ from attnknn.errors import InvalidInput
 from attnknn.ops.masks import check_padding
 from attnknn.vit.attention import MultiHeadAttention
 from attnknn.vit.convnn import MultiHeadConvNNAttention
-from attnknn.vit.heads import checked_count, checked_heads, checked_tokens, merge_heads, split_heads
+from attnknn.vit.heads import checked_count, checked_heads, checked_tokens, is_number, merge_heads, split_heads
 
 
 class MultiHeadConv1d(nn.Module):
@@ -160,7 +160,7 @@ class MultiHeadBranchingAttention(_Branching):
 
 def _share(dim: int, num_heads: int, branch_ratio: float) -> int:
     """Channels of the first branch; both branches must divide into heads."""
-    if not 0 <= branch_ratio <= 1:
+    if not is_number(branch_ratio) or not 0 <= branch_ratio <= 1:
         raise InvalidInput(f"branch_ratio must lie within 0 and 1, got {branch_ratio!r}")
     checked_heads(dim, num_heads)
     first = int(branch_ratio * dim)

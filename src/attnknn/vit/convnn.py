@@ -21,7 +21,9 @@ from attnknn.vit.grid import (
     sequence_coordinates,
 )
 from attnknn.vit.heads import (
+    Flag,
     checked_count,
+    checked_flag,
     checked_heads,
     checked_rate,
     checked_tokens,
@@ -89,7 +91,7 @@ class MultiHeadConvNNAttention(nn.Module):
         self.K = checked_count(K, "K")
         self.magnitude_type = _checked_magnitude(magnitude_type)
         self.coordinate_encoding = _checked_encoding(coordinate_encoding)
-        self.softmax_topk_val = softmax_topk_val
+        self.softmax_topk_val = checked_flag(softmax_topk_val, "softmax_topk_val")
         self.grid_size = checked_grid_size(grid_size)
         self.convolution_type = _checked_convolution(convolution_type)
         kind = checked_sampling(sampling_type, num_samples, sample_padding, self.grid_size, eval_sampling)
@@ -225,7 +227,7 @@ def _checked_convolution(convolution_type: str) -> ConvolutionType:
 
 
 def _checked_encoding(encoding: bool | str) -> CoordinateEncoding | None:
-    if isinstance(encoding, bool):
+    if isinstance(encoding, Flag):
         return "grid" if encoding else None
     if encoding not in get_args(CoordinateEncoding):
         raise InvalidInput(f"coordinate_encoding must be True, False, 'grid' or 'sequence', got {encoding!r}")

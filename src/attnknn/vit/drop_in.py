@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attnknn.errors import InvalidInput
 from attnknn.vit.convnn import MultiHeadConvNNAttention
 from attnknn.vit.factory import layer_options
-from attnknn.vit.heads import checked_rate, checked_tokens, merge_heads, split_heads
+from attnknn.vit.heads import checked_flag, checked_rate, checked_tokens, merge_heads, split_heads
 
 _PARTS: Final = ("qkv", "q_norm", "k_norm", "attn_drop", "norm", "proj", "proj_drop")
 
@@ -70,14 +70,12 @@ class DropInConvNNAttention(MultiHeadConvNNAttention):
         super().__init__(dim, num_heads, **options)
         del self.W_q, self.W_k, self.W_v, self.W_o, self.dropout  # timm's parts take their place
         self.head_dim = dim // num_heads
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.q_norm, self.k_norm = (
-            _norm(norm_layer, qk_norm, self.head_dim),
-            _norm(norm_layer, qk_norm, self.head_dim),
-        )
+        self.qkv = nn.Linear(dim, 3 * dim, bias=checked_flag(qkv_bias, "qkv_bias"))
+        normed = checked_flag(qk_norm, "qk_norm")
+        self.q_norm, self.k_norm = (_norm(norm_layer, normed, self.head_dim) for _ in range(2))
         self.attn_drop = nn.Dropout(checked_rate(attn_drop, "attn_drop"))
-        self.norm = _norm(norm_layer, scale_norm, dim)
-        self.proj = nn.Linear(dim, dim, bias=proj_bias)
+        self.norm = _norm(norm_layer, checked_flag(scale_norm, "scale_norm"), dim)
+        self.proj = nn.Linear(dim, dim, bias=checked_flag(proj_bias, "proj_bias"))
         self.proj_drop = nn.Dropout(checked_rate(proj_drop, "proj_drop"))
         self.to(device=device, dtype=dtype)
 

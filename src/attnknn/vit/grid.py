@@ -291,9 +291,11 @@ def checked_sampling(
         return kind
     padding = checked_count(sample_padding, "sample_padding", least=0)
     if grid_size is not None and max(num_samples, 1) > min(grid_size) - 2 * padding:
+        patches = f"{grid_size[0]} x {grid_size[1]} patches"
+        if num_samples == -1:
+            raise InvalidInput(f"sample_padding={padding} at every edge leaves none of {patches} to sample")
         raise InvalidInput(
-            f"a sampling grid of {num_samples} x {num_samples} with padding {padding} "
-            f"does not fit into {grid_size[0]} x {grid_size[1]} patches"
+            f"a sampling grid of {num_samples} x {num_samples} with padding {padding} does not fit into {patches}"
         )
     return kind
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,9 @@ from attnknn.ops.masks import check_masks, of_four
 _MOST: Final = 2**31 - 1
 Whole: Final = (int, np.integer)
 """What counts may be given as; a bool, which is an int too, is refused."""
+
+Flag: Final = (bool, np.bool_)
+"""What may be on or off."""
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -50,9 +54,30 @@ def checked_count(value: int, name: str, least: int = 1) -> int:
     return int(value)
 
 
+def checked_flag(value: bool, name: str) -> bool:
+    """``value`` itself if it is True or False, NumPy's included.
+
+    >>> checked_flag(np.True_, "causal")
+    True
+    """
+    given: Any = value  # whatever it was called with
+    if not isinstance(given, Flag):
+        raise InvalidInput(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def is_number(value: object) -> bool:
+    """Whether ``value`` can be compared with numbers: one of Python's or NumPy's.
+
+    >>> is_number(np.float32(0.5)), is_number("0.5"), is_number(None)
+    (True, False, False)
+    """
+    return isinstance(value, Real)
+
+
 def checked_rate(value: float, name: str) -> float:
     """``value`` itself if it is a rate of dropout: at least 0 and below 1."""
-    if not 0 <= value < 1:
+    if not is_number(value) or not 0 <= value < 1:
         raise InvalidInput(f"{name} must be at least 0 and below 1, got {value!r}")
     return value
 
@@ -61,7 +86,7 @@ def checked_scale(value: float | None, default: float) -> float:
     """``value``, or the default without one; a scale that is not above 0 would turn the order round."""
     if value is None:
         return default
-    if not 0 < value < float("inf"):
+    if not is_number(value) or not 0 < value < float("inf"):
         raise InvalidInput(f"qk_scale must be above 0, got {value!r}")
     return float(value)
 

@@ -10,7 +10,15 @@ from torch.nn.functional import normalize, pad, scaled_dot_product_attention
 
 from attnknn.errors import InvalidInput
 from attnknn.ops.masks import check_padding
-from attnknn.vit.heads import checked_count, checked_rate, checked_tokens, merge_heads, split_heads
+from attnknn.vit.heads import (
+    checked_count,
+    checked_flag,
+    checked_rate,
+    checked_tokens,
+    is_number,
+    merge_heads,
+    split_heads,
+)
 
 
 class MultiHeadLocalAttention(nn.Module):
@@ -61,6 +69,10 @@ class MultiHeadLocalAttention(nn.Module):
         super().__init__()
         dim, num_heads = checked_count(dim, "dim"), checked_count(num_heads, "num_heads")
         self.dim, self.num_heads = dim, num_heads
+        flags = {"causal": causal, "prenorm": prenorm, "qk_rmsnorm": qk_rmsnorm, "rotary": rotary}
+        flags |= {"use_xpos": use_xpos, "exact_windowsize": exact_windowsize}
+        for name, flag in (flags | {"gate_values_per_head": gate_values_per_head}).items():
+            checked_flag(flag, name)
         self.dim_head = _checked_head(dim, num_heads, dim_head, rotary)
         self.window_size = checked_count(window_size, "window_size")
         self.attention_dropout = checked_rate(attention_dropout, "attention_dropout")
@@ -197,6 +209,6 @@ def _checked_base(window_size: int, rotary: bool, use_xpos: bool, base: float | 
     if not rotary:
         raise InvalidInput("use_xpos changes rotary positions: it needs rotary=True")
     base = window_size // 2 if base is None else base
-    if not base > 0:
+    if not is_number(base) or not base > 0:
         raise InvalidInput(f"xpos_scale_base must be above 0, got {base!r} (a window of 1 has no half)")
     return float(base)

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from attnknn.errors import InvalidInput
 from attnknn.vit.factory import SELECTING, create_layer
-from attnknn.vit.heads import Whole, checked_count, checked_rate
+from attnknn.vit.heads import Whole, checked_count, checked_flag, checked_rate
 
 Pool = Literal["cls", "mean"]
 Positions = Literal["sinusoidal", "learned"]
@@ -169,7 +169,7 @@ class ViT(nn.Module):
             TransformerEncoder(d_hidden, d_mlp, create_layer(name, d_hidden, num_heads, **options), dropout)
             for name in self.layers
         )
-        self.norm = nn.LayerNorm(d_hidden) if final_norm else nn.Identity()
+        self.norm = nn.LayerNorm(d_hidden) if checked_flag(final_norm, "final_norm") else nn.Identity()
         self.classifier = nn.Linear(d_hidden, checked_count(num_classes, "num_classes"))
 
     def forward(self, images: Tensor, blocks: Iterable[Block] | None = None) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnknn.vit.grid import Grid, checked_grid_size, grid_of
-from attnknn.vit.heads import checked_count
+from attnknn.vit.heads import checked_count, checked_flag
 from attnknn.vit.qkv import QkvAttention
 from attnknn.vit.windows import attend_to, window_starts
 
@@ -55,7 +55,8 @@ class NeighborhoodAttention1D(QkvAttention):
             proj_drop=proj_drop,
             proj_bias=True,
         )
-        self.dilation, self.is_causal = checked_count(dilation, "dilation"), is_causal
+        self.dilation = checked_count(dilation, "dilation")
+        self.is_causal = checked_flag(is_causal, "is_causal")
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, tokens, dim) to the same."""

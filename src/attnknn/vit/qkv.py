@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from attnknn.vit.heads import (
     checked_count,
+    checked_flag,
     checked_heads,
     checked_rate,
     checked_scale,
@@ -46,8 +47,8 @@ class QkvAttention(nn.Module):
         self.dim, self.num_heads = dim, num_heads = int(dim), int(num_heads)
         self.K = checked_count(K, "K")
         self.attention_dropout = checked_rate(attention_dropout, "attention_dropout")
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.proj = nn.Linear(dim, dim, bias=proj_bias)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=checked_flag(qkv_bias, "qkv_bias"))
+        self.proj = nn.Linear(dim, dim, bias=checked_flag(proj_bias, "proj_bias"))
         self.proj_drop = nn.Dropout(checked_rate(proj_drop, "proj_drop"))
 
     @property

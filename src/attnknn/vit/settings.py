@@ -12,6 +12,9 @@ from attnknn.train.schedule import Schedule
 
 Criterion = Literal["CrossEntropy", "MSE"]
 CRITERIA: Final[tuple[Criterion, ...]] = get_args(Criterion)
+LOSS_NAMES: Final[dict[Criterion, str]] = {"CrossEntropy": "nll", "MSE": "mse"}
+"""What each is called among the numbers of an epoch, behind ``validation_``."""
+
 Scheduler = Literal["step", "cosine", "plateau", "none"]
 SCHEDULERS: Final[tuple[Scheduler, ...]] = get_args(Scheduler)
 Selection = Literal["accuracy", "loss"]

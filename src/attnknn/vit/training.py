@@ -18,7 +18,7 @@ from attnknn.train.policies import Augmentation
 from attnknn.vit.frames import Frames
 from attnknn.vit.grid import Draws
 from attnknn.vit.model import ViT
-from attnknn.vit.settings import ViTOptions
+from attnknn.vit.settings import LOSS_NAMES, ViTOptions
 
 AUGMENTATION: Final = Augmentation(pad=4, fill="zero", flip=True)
 """What ``augment`` means."""
@@ -58,6 +58,11 @@ class ViTTask:
     def steps(self) -> int:
         """Batches per epoch."""
         return max(1, len(self.rows) // self._batch)
+
+    @property
+    def loss_name(self) -> str:
+        """See :class:`~attnknn.train.loop.NamingLoss`."""
+        return LOSS_NAMES[self.options.criterion]
 
     @property
     def recordable(self) -> bool:
