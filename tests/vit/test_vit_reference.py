@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attnknn.errors import InvalidInput
-from attnknn.vit import from_reference
+from attnknn.vit import create_layer, from_reference
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "convnn"
 FILES = sorted(GOLDEN.glob("*.npz"))
@@ -149,6 +149,13 @@ def test_weights_that_do_not_fit_are_refused():
 
 
 ONE_AXIS = {"kernel_size": 5, "stride": 1, "dilation": 2, "is_causal": True}
+
+
+def test_flags_of_the_reference_may_be_numbers():
+    made = create_layer("KvtAttention", dim=12, num_heads=3, K=2, qkv_bias=True)
+    kwargs = {"dim": 12, "num_heads": 3, "topk": 2, "qkv_bias": 1}
+    ours = from_reference("MultiHeadKvtAttention", kwargs, made.state_dict())
+    assert ours.qkv.bias is not None
 
 
 @pytest.mark.parametrize("form", [list, tuple])

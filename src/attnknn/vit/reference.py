@@ -25,6 +25,8 @@ _CONVNN += ["coordinate_encoding", "convolution_type", "softmax_topk_val"]
 _LOCAL = ["window_size", "dim_head", "causal", "prenorm", "qk_rmsnorm", "qk_scale", "use_xpos", "xpos_scale_base"]
 _LOCAL += ["exact_windowsize", "gate_values_per_head"]
 _PROJECTED = ["qkv_bias", "qk_scale", "proj_drop"]
+_FLAGS = {"softmax_topk_val", "qkv_bias", "is_causal", "causal", "prenorm", "qk_rmsnorm", "use_xpos"}
+_FLAGS |= {"exact_windowsize", "gate_values_per_head"}
 
 
 def _same(*names: str) -> dict[str, str]:
@@ -130,6 +132,7 @@ def _options(name: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
     options = {names[each]: value for each, value in wanted.items() if each in names and value is not None}
     if name == "NeighborhoodAttention":  # natten also takes a number for each of its one axis
         options = {each: value[0] if _single(value) else value for each, value in options.items()}
+    options = {each: bool(value) if each in _FLAGS else value for each, value in options.items()}  # 1 is on there
     if (stride := options.pop("stride", 1)) != 1:  # then queries would share windows
         raise InvalidInput(f"our neighborhoods have stride 1, got {stride=}")
     if options.get("coordinate_encoding"):
