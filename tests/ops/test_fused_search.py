@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -101,6 +104,55 @@ def test_hidden_keys_are_not_found():
     rows = exact_topk(queries, laid, 15, backend="triton").rows
     assert (rows[:, 8:] == select.NO_ROW).all()
     assert (rows[:, :8].sort(dim=1).values == torch.arange(8, device=DEVICE)).all()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_hidden_key_that_no_sixteen_bits_hold_is_not_found():
+    """Beside what is shown it is infinitely long, and infinity times 0 is no number."""
+    queries, keys = drawn(away=0.0)
+    keys[149] = 1e6
+    table = torch.empty(25, 150, device=DEVICE)
+    laid = replace(prepare(keys[:149], out=table), vectors=keys, table=table)
+    table[:-1, 149], table[-1, 8:] = 1e6, -torch.inf
+    for k in (5, 15):
+        found = [exact_topk(queries, laid, k, backend=backend).rows for backend in ("torch", "triton")]
+        assert torch.equal(*found)
+        assert not (found[1] == 149).any()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as NumPy tells it, which interprets
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_key_that_is_no_number_is_found_or_not_as_by_torch_and_nothing_is_written_beside_the_lists(
+    metric, wrong, monkeypatch
+):
+    queries, keys = drawn()
+    keys[3, 2] = wrong
+    lists = []
+
+    def watched(*shape, **options):
+        if options.get("dtype") != torch.int64 or len(shape) != 3:
+            return torch.empty(*shape, **options)
+        lists.append(torch.full((shape[0] + 128, *shape[1:]), 77, **options))
+        return lists[-1][: shape[0]]
+
+    monkeypatch.setattr(fused_search, "torch", SimpleNamespace(**{**vars(torch), "empty": watched}))
+    want, got = (exact_topk(queries, keys, 5, metric=metric, backend=each) for each in ("torch", "triton"))
+    assert torch.equal(want.rows, got.rows)
+    assert lists
+    assert all((each[len(queries) :] == 77).all() for each in lists)
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_what_does_not_fit_is_refused_alike(backend, metric):
+    queries, keys = drawn()
+    for wrong in (queries[:, :12], queries[0]):
+        with pytest.raises(InvalidInput, match=r"queries must have shape \(n, 24\)"):
+            exact_topk(wrong, keys, 5, metric=metric, backend=backend)
+    for k in (0, 2.5, True):
+        with pytest.raises(InvalidInput, match="k must be a whole number of at least 1"):
+            exact_topk(queries, keys, k, metric=metric, backend=backend)
 
 
 def test_where_sixteen_bits_cannot_tell_keys_apart_torch_looks_again(looked_again):

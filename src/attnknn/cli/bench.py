@@ -24,9 +24,10 @@ def _group() -> None:  # or its one command would be the group itself
 def gpu(commit: arguments.Commit = None, save: arguments.Save = None, as_json: arguments.Json = False) -> None:
     """Measure the fused kernels: exact search and token attention, beside torch and a floor.
 
-    The floor of a search is its matrix product alone. Answers are compared with torch's before anything is
-    measured. An epoch of a ResNet-18 that compares each image with all others is measured beside one of a plain
-    CNN. It takes about two minutes and needs a CUDA device with 24 GiB, and Triton.
+    The floor of a search is what its multiplications take at the rate of a large square product of bfloat16
+    numbers. Answers are compared with torch's before anything is measured. An epoch of a ResNet-18 that compares
+    each image with all others is measured beside one of a plain CNN. It takes about two minutes and needs a CUDA
+    device with 24 GiB, and Triton.
 
     Exits 0 when all is measured, 2 where it cannot be.
     """

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -84,7 +85,9 @@ class Keys:
             )
             for at in range(0, self.rows, 32 * _SLICE):
                 stop = min(at + 32 * _SLICE, self.rows)
-                made[at:stop, :dim] = (self.table[:-1, at:stop] / self.scale).T
+                shown = (self.table[:-1, at:stop] / self.scale).T
+                hidden = self.table[-1, at:stop] == -torch.inf  # which may be longer than any 16-bit number
+                made[at:stop, :dim] = shown.masked_fill(hidden[:, None], 0.0)
             self._narrow[:] = [version, (made, not bool(self.table[-1].any()))]
         table, even = self._narrow[1]
         return table, even
@@ -150,11 +153,14 @@ def exact_topk(
     >>> exact_topk(torch.tensor([[0.0]]), torch.tensor([[2.0], [1.0], [1.0]]), 2).rows.tolist()
     [[1, 2]]
     """
-    if k < 1:
-        raise InvalidInput(f"k must be at least 1, got {k}")
+    given: Any = k  # whatever it was called with
+    if not isinstance(given, Integral) or isinstance(given, bool) or given < 1:
+        raise InvalidInput(f"k must be a whole number of at least 1, got {k!r}")
     if isinstance(keys, Tensor):
         keys = prepare(keys, metric)
-    k = min(k, keys.rows)
+    if queries.ndim != 2 or queries.shape[1] != len(keys.table) - 1:
+        raise InvalidInput(f"queries must have shape (n, {len(keys.table) - 1}), got {tuple(queries.shape)}")
+    k = min(int(k), keys.rows)
     fused = backend == "triton" or (backend == "auto" and queries.device.type == "cuda")
     left_out = pairs.most(leave_out) if fused else 0
     reason = fused_search.unfit(queries, keys.rows, k, left_out)

@@ -177,7 +177,7 @@ def looked_up(
         )
         most = tl.maximum(most, scores)
     floor = tl.where(asking, of_rank(most, KEPT, INTERPRETED), float("inf"))
-    count = tl.zeros((ROWS,), tl.int32)
+    count = tl.where(asking, 0, RANKS)  # no list is there without a query
     for start in range(0, whole, COLUMNS):
         scores = _tile(
             padding,

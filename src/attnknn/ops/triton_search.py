@@ -117,7 +117,7 @@ def above(
     own = queries + rows[:, None].to(tl.int64) * width + tl.arange(0, DIM)[None, :]
     factor = tl.load(factors + rows, mask=known, other=0.0)[:, None]
     floor = tl.load(floors + rows, mask=known, other=float("inf"))  # without a query nothing is
-    asked, count = tl.load(own), tl.zeros((ROWS,), tl.int32)
+    asked, count = tl.load(own), tl.where(known, 0, ROOM)  # no list is there without a query
     own_list = lists + (rows.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * ROOM
     part, parts, whole = tl.program_id(1), tl.num_programs(1), there // COLUMNS
     for tile in range(part, whole, parts):

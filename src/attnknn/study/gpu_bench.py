@@ -7,6 +7,7 @@ is fast and wrong is not measured, it is refused.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from attnknn.train.rows import Rows
 from attnknn.vit.bench import gathered
 
 _CHECKED: Final = 256  # queries whose neighbors are compared with those that torch finds
+_SIDE: Final = 8192  # of the matrices whose product tells what the GPU can do
 _PIECE: Final = 2**28  # scores that a plain search holds at a time
 _FEWEST_ALIKE: Final = 0.999  # of the tokens kept: sums of another order part scores that all but tie
 _LEAST_SECONDS: Final = 0.2  # of rounds
@@ -109,9 +111,11 @@ def run_gpu_bench(
     where = torch.device(device)
     milliseconds: dict[str, Any] = {}
     mib, share = {}, {}
+    rate = _rate(where) if searches else math.nan
     for search in searches:
         say(search.name)
         milliseconds[search.name] = found = _search(search, where, backend)
+        found["floor"] = 2 * search.keys * search.queries * search.dim / rate
         share[search.name] = found["floor"] / found["ours"]
     for attention in attentions:
         say(attention.name)
@@ -125,7 +129,7 @@ def run_gpu_bench(
 
 
 def _search(size: SearchSize, device: torch.device, backend: Backend) -> dict[str, float]:
-    """Ours with 16-bit and with 32-bit vectors, torch's product and top-k, and the product alone."""
+    """Ours with 16-bit and with 32-bit vectors, and torch's product and top-k."""
     random = torch.Generator(device).manual_seed(0)
     wide = [
         torch.nn.functional.normalize(torch.randn(count, size.dim, generator=random, device=device), dim=1)
@@ -142,14 +146,15 @@ def _search(size: SearchSize, device: torch.device, backend: Backend) -> dict[st
     several = max(1, _PIECE // size.keys)
     parts = torch.split(queries, several)
     found["torch"] = _timed(lambda: [(each @ keys.T).topk(size.k) for each in parts], device)
-    found["floor"] = _timed(lambda: _products(parts, keys), device)
     return found
 
 
-def _products(parts: Sequence[Tensor], keys: Tensor) -> None:
-    """One at a time: together they would not fit."""
-    for each in parts:
-        each @ keys.T
+def _rate(device: torch.device) -> float:
+    """Operations per millisecond of a large square product of 16-bit numbers: the most that a search can reach."""
+    side = _SIDE if device.type == "cuda" else _SIDE // 64
+    random = torch.Generator(device).manual_seed(0)
+    one, other = (torch.randn(side, side, generator=random, device=device).bfloat16() for _ in range(2))
+    return 2 * side**3 / _timed(lambda: one @ other, device)
 
 
 def _check_search(queries: Tensor, keys: Any, k: int, backend: Backend) -> None:

@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 ROOT = PACKAGE.parent.parent
 """The checkout, where the package lies in one."""
 
-PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "pandas", "faiss-cpu", "lightgbm")
+PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "pandas", "faiss-cpu", "lightgbm", "triton")
 
 
 def commit() -> str | None:
