@@ -154,7 +154,7 @@ def exact_topk(
     [[1, 2]]
     """
     given: Any = k  # whatever it was called with
-    if not isinstance(given, Integral) or isinstance(given, bool) or given < 1:
+    if isinstance(given, bool) or not isinstance(given, Integral) or given < 1:
         raise InvalidInput(f"k must be a whole number of at least 1, got {k!r}")
     if isinstance(keys, Tensor):
         keys = prepare(keys, metric)
