@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_refused_alike(backend, metric):
         with pytest.raises(InvalidInput, match=r"queries must have shape \(n, 24\)"):
             exact_topk(wrong, keys, 5, metric=metric, backend=backend)
     for k in (0, 2.5, True):
-        with pytest.raises(InvalidInput, match="k must be a whole number of at least 1"):
+        with pytest.raises(InvalidInput, match="k must be at least 1 and whole"):
             exact_topk(queries, keys, k, metric=metric, backend=backend)
 
 

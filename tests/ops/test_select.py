@@ -249,7 +249,7 @@ def test_no_keys_or_no_queries_give_an_empty_answer(metric):
 
 @pytest.mark.parametrize("k", [0, -1])
 def test_a_k_below_one_is_refused(k):
-    with pytest.raises(InvalidInput, match=f"k must be a whole number of at least 1, got {k}"):
+    with pytest.raises(InvalidInput, match=f"k must be at least 1 and whole, got {k}"):
         exact_topk(torch.zeros(1, 1), torch.zeros(1, 1), k)
 
 

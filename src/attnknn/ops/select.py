@@ -85,9 +85,8 @@ class Keys:
             )
             for at in range(0, self.rows, 32 * _SLICE):
                 stop = min(at + 32 * _SLICE, self.rows)
-                shown = (self.table[:-1, at:stop] / self.scale).T
-                hidden = self.table[-1, at:stop] == -torch.inf  # which may be longer than any 16-bit number
-                made[at:stop, :dim] = shown.masked_fill(hidden[:, None], 0.0)
+                hidden = self.table[-1:, at:stop] == -torch.inf  # which may be longer than any 16-bit number
+                made[at:stop, :dim] = (self.table[:-1, at:stop] / self.scale).masked_fill(hidden, 0.0).T
             self._narrow[:] = [version, (made, not bool(self.table[-1].any()))]
         table, even = self._narrow[1]
         return table, even
@@ -155,9 +154,8 @@ def exact_topk(
     """
     given: Any = k  # whatever it was called with
     if isinstance(given, bool) or not isinstance(given, Integral) or given < 1:
-        raise InvalidInput(f"k must be a whole number of at least 1, got {k!r}")
-    if isinstance(keys, Tensor):
-        keys = prepare(keys, metric)
+        raise InvalidInput(f"k must be at least 1 and whole, got {k!r}")
+    keys = prepare(keys, metric) if isinstance(keys, Tensor) else keys
     if queries.ndim != 2 or queries.shape[1] != len(keys.table) - 1:
         raise InvalidInput(f"queries must have shape (n, {len(keys.table) - 1}), got {tuple(queries.shape)}")
     k = min(int(k), keys.rows)
