@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -352,3 +353,24 @@ def test_candidates_are_not_looked_at_while_a_graph_is_recorded():
         found = knn_attention(q, k, v, 5, candidates=some)
     graph.replay()
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as NumPy tells it, which interprets
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_key_that_is_no_number_writes_nothing_beside_the_lists(wrong, monkeypatch):
+    q, k, v = drawn(queries=130, dim=16, dtype=torch.float16)  # 130 is no whole number of tiles
+    with torch.no_grad():
+        k[0, 0, 5, 0] = wrong
+    lists = []
+
+    def watched(*shape, **options):
+        if options.get("dtype") != torch.int64 or len(shape) != 2:
+            return torch.empty(*shape, **options)
+        lists.append(torch.full((shape[0] + 128, shape[1]), 77, **options))
+        return lists[-1][: shape[0]]
+
+    monkeypatch.setattr(fused_tokens, "torch", SimpleNamespace(**{**vars(torch), "empty": watched}))
+    with torch.no_grad():
+        knn_attention(q, k, v, 4, backend="triton")
+    assert lists
+    assert all((each[130:] == 77).all() for each in lists)
