@@ -158,6 +158,7 @@ def settle(
         DIM=max(16, min(64, power(queries.shape[1]))),
         METRIC=metric,
         num_warps=4,
+        enable_fp_fusion=False,  # threads that add each other's squares must come to the same sum, to the last bit
     )
     return found, distances
 
