@@ -78,7 +78,7 @@ def along(reports: Sequence[Report]) -> str:
             f"|{'---|' * (len(points) + 1)}",
             *(f"| `{name}` | {' | '.join(_at(report, name, point) for point in points)} |" for name in methods),
             "",
-            *(f"- {sentence}" for sentence in [*_found(report), *_unrun(report)]),
+            *(f"- {sentence}" for sentence in [*_found(report), *unrun(report)]),
             f"- repeat: `{re.sub(' --minutes [0-9.]+', '', report['command'])}`",
             "",
         ]
@@ -117,7 +117,8 @@ def _found(report: Report) -> list[str]:
     ]
 
 
-def _unrun(report: Report) -> list[str]:
+def unrun(report: Report) -> list[str]:
+    """How many cells were not run, by reason."""
     reasons: dict[str, int] = {}
     for why in report["not_run"].values():
         reasons[why] = reasons.get(why, 0) + 1

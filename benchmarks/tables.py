@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ablation_tables
+import gpu_tables
 import image_tables
 import vit_tables
 from attnknn.study.answers import answers as answers_to
 from attnknn.study.plots import bars
 from attnknn.study.published import claims
-from attnknn.study.recipe import PARTS
 from attnknn.study.verdicts import JUDGED, short, verdict
 from attnknn.study.written import alone
 from image_tables import estimate, wrong
@@ -68,46 +69,6 @@ def _two(report: Report, name: str) -> str:
 def details(reports: Sequence[Report]) -> str:
     """A table for each report, the command that made it, and what the attention adds."""
     return "\n".join("\n".join(_study(report)) for report in reports)
-
-
-def parts(reports: Sequence[Report]) -> str:
-    """For each report of an ablation, what each learned part does, and what its absence changes."""
-    return "\n".join("\n".join(_ablation(report)) for report in reports)
-
-
-def _ablation(report: Report) -> list[str]:
-    config = report["config"]
-    return [
-        f"**{config['data']}**, k = {config['ours']['n_neighbors']}{wrong(config)}:",
-        "",
-        "| part | gradient | size | NLL with it off | accuracy with it off |",
-        "|---|---|---|---|---|",
-        *(_part(report, part) for part in PARTS),
-        _change(report, "all of them", "attention-none", ["-", "-"]),
-        "",
-        f"- repeat: `{report['command']}`",
-        "",
-    ]
-
-
-def _part(report: Report, part: str) -> str:
-    told = [each["parts"][part] for each in report["settings"]["attention-all"] if part in each.get("parts", {})]
-    sizes = [
-        f"{sum(each[name] for each in told) / len(told):.2g}" if told else "-" for name in ("gradient", "size")
-    ]
-    return _change(report, f"`{part}`", f"attention-all-{part}", sizes)
-
-
-def _change(report: Report, title: str, without: str, sizes: list[str]) -> str:
-    differences = report["differences"]
-    sign = 1 if "attention-all" in differences.get(without, {}) else -1
-    found = differences[without]["attention-all"] if sign > 0 else differences["attention-all"][without]
-    cells = []
-    for metric in ("nll", "accuracy"):
-        mean, low, high = (found[metric][name] for name in ("mean", "low", "high"))
-        ends = sorted((sign * low, sign * high))
-        cells.append(f"{short(sign * mean, sign=True)} [{short(ends[0])}, {short(ends[1])}]")
-    return f"| {' | '.join([title, *sizes, *cells])} |"
 
 
 def _study(report: Report) -> list[str]:
@@ -256,7 +217,7 @@ def updated(page: str, results: Path) -> str:
         "cpu": lambda: cpu(recorded(results, "cpu")),
         "details": lambda: details(recorded(results)),
         "noise": lambda: details(recorded(results, "noise")),
-        "parts": lambda: parts(recorded(results, "ablation")),
+        "parts": lambda: ablation_tables.details(recorded(results, "ablation", (*DATA, *image_tables.DATA))),
         "images": lambda: image_tables.summary(recorded(results, data=image_tables.DATA)),
         "image-details": lambda: image_tables.details(recorded(results, data=image_tables.DATA)),
         "image-noise": lambda: image_tables.details(recorded(results, "noise-sym-40", image_tables.DATA)),
@@ -270,6 +231,7 @@ def updated(page: str, results: Path) -> str:
         "vit-bench": lambda: vit_tables.costs(recorded(results, "bench", ("vit",))),
         "in-full": lambda: in_full([*recorded(results, data=("cifar10",)), *recorded(results, data=("adult",))]),
         "all": lambda: answers(recorded(results, "all", ("iris", *DATA, "wine-quality-red-good", "mnist"))),
+        "gpu": lambda: gpu_tables.details(json.loads((results / "gpu/kernels.json").read_text())),
         "speed": lambda: speed(json.loads((results / "synthetic/bench.json").read_text())),
     }
     for name, section in made.items():

@@ -130,15 +130,18 @@ def test_the_summary_has_a_row_for_each_data_set(tables):
     assert "| made-up | - | - | .5000 / .2500 (*n* = 2) | - | .5000 / - (*n* = 2) | - |" in tables.summary([made])
 
 
-def test_the_table_of_parts_says_what_their_absence_changes(tables):
+def test_the_tables_of_an_ablation_say_what_each_change_does(tables):
     def change(nll, accuracy):
         return {"nll": estimate(nll, 0.01), "accuracy": estimate(accuracy, 0.02)}
 
-    told = {
-        "parts": {part: {"gradient": 0.5, "size": 0.25} for part in tables.PARTS if part != "neighbor_dropout"}
-    }
+    parts = tables.ablation_tables.PARTS
+    told = {"parts": {part: {"gradient": 0.5, "size": 0.25} for part in parts if part != "neighbor_dropout"}}
+    scores = {"accuracy": estimate(0.75, 0.01), "nll": estimate(0.5, 0.02)}
     made = {
-        "command": "attnknn study ablation",
+        "command": "attnknn study ablation --minutes 0",
+        "seeds": [0, 1],
+        "methods": {"attention": scores, "attention-all-heads-1": scores, "attention-with-smoothing": scores},
+        "not_run": {"attention-resnet50-0": "no time", "attention-resnet50-1": "no time"},
         "config": {
             "data": "made-up",
             "noise": {"rate": 0.3, "kind": "asymmetric"},
@@ -147,11 +150,15 @@ def test_the_table_of_parts_says_what_their_absence_changes(tables):
         "settings": {"attention-all": [told, told]},
         "differences": {
             "attention-all": {"attention-none": change(-0.05, 0.03)},
-            **{f"attention-all-{part}": {"attention-all": change(0.02, -0.01)} for part in tables.PARTS},
+            **{f"attention-all-{part}": {"attention-all": change(0.02, -0.01)} for part in (*parts, "heads-1")},
+            "attention-with-smoothing": {"attention": change(0.04, -0.03)},
         },
     }
-    table = tables.parts([made])
-    assert "**made-up**, k = 32, 30 % of the labels wrong (asymmetric):" in table
+    table = tables.ablation_tables.details([made])
+    assert "**made-up**, k = 32, 30 % of the labels wrong (asymmetric), 2 seeds:" in table
+    assert "| 1 head in place of 4 | - | - | +.0200 [.0100, .0300] |" in table
+    assert "| `attention-with-smoothing` | .7500 ± .0100 | .5000 ± .0200 | +.0400 [.0300, .0500] |" in table
+    assert "- not run: 2 cells, no time\n- repeat: `attnknn study ablation`\n" in table
     assert "| `label_bias` | 0.5 | 0.25 | +.0200 [.0100, .0300] | -.0100 [-.0300, .0100] |" in table
     assert "| `neighbor_dropout` | - | - | +.0200 [.0100, .0300]" in table
     assert "| all of them | - | - | +.0500 [.0400, .0600] | -.0300 [-.0500, -.0100] |" in table
