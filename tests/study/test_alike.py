@@ -44,6 +44,18 @@ def test_reliability_is_distance_only_without_trust(recipe):
     assert not allowed(cell("distance"), cell("reliability", trust=0.5), recipe=recipe)
 
 
+def test_votes_are_one_and_the_same_however_they_are_weighed_only_where_all_neighbors_agree(recipe):
+    pair = cell("uniform@k-3", k=3), cell("attention@k-3", LEARNED_MEMBER, k=3)
+    agreeing = [replace(each, unanimous=True) for each in pair]
+    assert allowed(*agreeing, recipe=recipe)
+    assert not allowed(*pair, recipe=recipe)
+    assert not allowed(agreeing[0], pair[1], recipe=recipe)
+    elsewhere = replace(cell("attention@k-5", LEARNED_MEMBER, k=5), unanimous=True)
+    assert not allowed(agreeing[0], elsewhere, recipe=recipe)
+    vector_free = Cell("hgb", 0, {}, unanimous=True), Cell("logistic", 0, {}, unanimous=True)
+    assert not allowed(*vector_free, recipe=recipe)  # no votes: two models that are one are told
+
+
 def test_a_group_hangs_together_by_pairs(recipe):
     group = cell("attention"), cell("distance"), cell("reliability", trust=0.0)
     (found,), unexpected = told_apart([group], recipe)

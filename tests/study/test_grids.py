@@ -99,7 +99,7 @@ def test_the_recall_of_each_class_under_a_tail_is_a_table_and_a_figure(tailed):
     assert [series.name for series in figure.series] == ["hgb", RAW]
     assert figure.series[1].y == pytest.approx(np.mean(report["recalls"][f"{RAW}@tail-0.1"], axis=0))
     assert (out / "figures/recall-tail.svg").exists()
-    assert (out / "tables/recall.csv").read_text().startswith("method,a,b,c\n")
+    assert (out / "tables/recall.csv").read_text().startswith("method,a,a low,a high,b,")
     assert recalls({**report, "study": "noise"}).rows == ()
 
 
@@ -142,12 +142,26 @@ def test_a_report_of_an_older_version_has_the_tables_that_it_has_numbers_for(noi
 
 
 def test_text_that_is_code_elsewhere_stays_text():
-    rows = [("class", "=HYPERLINK(1)"), ("a_b & 50%\\x", ".9\n.8 to 1.0"), ("-", "-.5"), ("@x", "+cmd")]
+    rows = [("class", "=HYPERLINK(1)"), ("a_b & 50%\\x", ".9\nand so on"), ("-", "-.5"), ("@x", "+cmd")]
     read = list(csv.reader(io.StringIO(grid_csv(rows))))
-    assert read == [["class", "'=HYPERLINK(1)"], ["a_b & 50%\\x", ".9 .8 to 1.0"], ["-", "-.5"], ["'@x", "'+cmd"]]
+    assert read == [["class", "'=HYPERLINK(1)"], ["a_b & 50%\\x", ".9 and so on"], ["-", "-.5"], ["'@x", "'+cmd"]]
     latex = grid_latex(rows, words=1)
     assert latex.startswith("\\begin{tabular}{lp{7cm}}\n\\toprule\nclass & =HYPERLINK(1) \\\\\n\\midrule\n")
-    assert r"a\_b \& 50\%\textbackslash{}x & .9 .8 to 1.0 \\" in latex
+    assert r"a\_b \& 50\%\textbackslash{}x & .9 and so on \\" in latex
+    assert grid_latex([("a<b", "b>c")]).splitlines()[2] == r"a\textless{}b & b\textgreater{}c \\"
+
+
+def test_an_interval_has_columns_of_its_own_in_csv():
+    cells = ("accuracy", ".9\n.8 to 1.0\nfloor .02", "1\nin every seed", "5e-05\n[-1e-05, .1]", "not run")
+    rows = [*csv.reader(io.StringIO(grid_csv([(cell, "x") for cell in cells])))]
+    assert [row[:4] for row in rows] == [
+        ["accuracy", "accuracy low", "accuracy high", "accuracy floor"],
+        [".9", ".8", "1.0", ".02"],
+        ["1", "", "", ""],
+        ["5e-05", "-1e-05", ".1", ""],
+        ["not run", "", "", ""],
+    ]
+    assert all(row[4:] == ["x"] for row in rows)
 
 
 def test_lines_of_a_cell_do_not_run_together_in_latex(noisy):

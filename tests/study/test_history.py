@@ -82,7 +82,8 @@ def test_a_loss_is_drawn_in_its_parts_where_it_has_several():
     several = {**one, "loss_auxiliary": one["loss_nca"]}
     found = training_figures(told_by({"one": [one, None], "several": [several, several]}, [0, 1]))
     assert [each.name for each in found["training-loss-one"].series] == ["total"]
-    assert {each.name for each in found["training-loss-several"].series} == {"total", "nca", "auxiliary"}
+    parts = {f"{name}, mean over seeds" for name in ("total", "nca", "auxiliary")}
+    assert {each.name for each in found["training-loss-several"].series} == parts
 
 
 def test_epochs_without_a_validation_leave_no_gap_in_its_line():

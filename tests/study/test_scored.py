@@ -10,7 +10,9 @@ from attnknn import metrics
 from attnknn.study.scored import narrowed
 
 
-@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 60), classes=st.integers(2, 12), power=st.integers(6, 15))
+@given(
+    seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 60), classes=st.integers(2, 12), power=st.integers(6, 15)
+)
 def test_winners_and_so_every_score_that_counts_rows_are_those_of_all_digits(seed, rows, classes, power):
     draw = np.random.default_rng(seed)
     tied = draw.integers(1, 3, (rows, classes)) / 2 + draw.random((rows, classes)) * 10.0**-power

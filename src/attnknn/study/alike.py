@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from attnknn.study.calibrations import KINDS
 from attnknn.study.points import method_of
 from attnknn.study.recipe import ALIKE, CORRECTED, PLAIN, TAUGHT, Recipe
@@ -23,6 +26,7 @@ class Cell:
     name: str
     seed: int
     settings: Mapping[str, Any]
+    unanimous: bool = False  # see ``unanimous``
 
     @property
     def method(self) -> str:
@@ -49,6 +53,15 @@ class Cell:
         """What it consists of; a baseline has none."""
         found: Sequence[Mapping[str, Any]] = self.settings.get("members", ())
         return found
+
+
+def unanimous(said: NDArray[np.float32]) -> bool:
+    """Whether probabilities tell no more of a row than its winner: all neighbors of each are of one class.
+
+    >>> unanimous(np.array([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]])), unanimous(np.array([[0.9, 0.1], [0.8, 0.2]]))
+    (True, False)
+    """
+    return len(np.unique(said, axis=0)) == len(np.unique(said.argmax(axis=1)))
 
 
 Rule = Callable[[Cell, Cell, Recipe], bool]
@@ -140,6 +153,11 @@ def _same_examples(one: Cell, other: Cell, recipe: Recipe) -> bool:
     return _same_place(one, other) and {one.method, other.method} <= {*TAUGHT} and known
 
 
+def _agreeing(one: Cell, other: Cell, recipe: Recipe) -> bool:
+    ours = all(cell.members for cell in (one, other))
+    return _same_place(one, other) and ours and one.unanimous and other.unanimous
+
+
 def _official(one: Cell, other: Cell, recipe: Recipe) -> bool:
     drawless = one.method.removesuffix(CORRECTED) in _DRAWLESS or one.method.startswith("hgb-")
     return one.name == other.name and recipe.train_rows is not None and drawless
@@ -158,6 +176,7 @@ RULES: dict[str, Rule] = {
     "one-member": _one_member,
     "same-prior": _same_factors,
     "same-examples": _same_examples,
+    "all-agree": _agreeing,
     "official-split": _official,
 }
 """When each of ``recipe.ALIKE`` lets two cells coincide, judged by what the cells tell."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Sequence
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -101,12 +102,14 @@ def run(
         InvalidInput: No recipe, other rows than it speaks of, or a folder of another study.
     """
     _check_recipe(recipe)
+    if not (out is None or isinstance(out, str | PathLike)):
+        raise InvalidInput(f"out must be the path of a folder, got {out!r}")
     rows, labels = _rows(recipe.data, X, y, data_dir)
     if content_hash(rows, labels) != recipe.data_hash:
         raise InvalidInput(f"these are not the rows of {recipe.data!r} that the recipe was made for")
     task, quick = task_of(rows, labels, recipe), recipe.most_rows is not None
     images = is_images(rows)
-    which = range(2 if quick else 5) if seeds is None else range(seeds) if isinstance(seeds, int) else seeds
+    which = range(2 if quick else 5) if seeds is None else _seeds(seeds)
     with tempfile.TemporaryDirectory() as nowhere:
         kept = () if out is None else also  # nobody would see what is drawn into a folder that goes
         how: dict[str, Any] = {"seeds": which, "out": Path(out or nowhere), "device": device, "also": kept,
@@ -117,6 +120,20 @@ def run(
             return run_all(recipe, task, all_scopes(images=images, quick=quick), say=say, **how)
         scope = scope_of(STUDIES[recipe.study], images=images, methods=methods, along=along, quick=quick)
         return run_study(recipe, task, methods=scope.methods, points=scope.points, say=say, **how)
+
+
+def _seeds(given: Any) -> Sequence[int]:
+    """Which seeds are meant by a count of them, or by themselves."""
+    each = range(given) if _is_whole(given) else given
+    if isinstance(each, str) or not isinstance(each, Sequence | np.ndarray) or not len(each):
+        raise InvalidInput(f"seeds must be a count of at least 1, or the seeds themselves, got {given!r}")
+    if not all(_is_whole(seed) and seed >= 0 for seed in each):
+        raise InvalidInput(f"seeds must be whole numbers of at least 0, got {given!r}")
+    return [int(seed) for seed in each]
+
+
+def _is_whole(given: Any) -> bool:
+    return isinstance(given, Integral) and not isinstance(given, bool)
 
 
 def _check_recipe(given: Any) -> None:

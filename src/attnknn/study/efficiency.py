@@ -41,7 +41,15 @@ from attnknn.study.record import write_json
 SIZES: Final = ((1_000, 256), (10_000, 256), (50_000, 256), (100_000, 64), (1_000_000, 64))
 """Rows and dimensions of the banks."""
 
-HEAD: Final = ("index, rows x dim, device", "build s", "ms, one query", "ms, in a batch", "recall", "MiB", "")
+HEAD: Final = (
+    "index, rows x dim, device",
+    "build s",
+    "ms, one query",
+    "ms, in a batch",
+    "recall",
+    "MiB",
+    "remark",
+)
 """Above the rows of :func:`table`."""
 
 LIMIT: Final = 120.0

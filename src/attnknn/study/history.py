@@ -97,8 +97,10 @@ def _loss(each: Sequence[Columns | None]) -> tuple[Series, ...]:
     names = dict.fromkeys(name for columns in each if columns for name in columns if name.startswith(_LOSS))
     parts = [name for name in names if name != _TOTAL]
     shown = [_TOTAL, *(parts if len(parts) > 1 else ())][:MOST_SERIES]
-    curves = {name: _mean([_curve(columns, name) for columns in each if columns]) for name in shown}
-    return tuple(_series(name.removeprefix(_LOSS), curve) for name, curve in curves.items() if curve)
+    known = [columns for columns in each if columns]
+    mean = ", mean over seeds" * (len(known) > 1)
+    curves = {name: _mean([_curve(columns, name) for columns in known]) for name in shown}
+    return tuple(_series(f"{name.removeprefix(_LOSS)}{mean}", curve) for name, curve in curves.items() if curve)
 
 
 def _lines(

@@ -105,19 +105,31 @@ def _unequal(recipe: Recipe, scope: Scope, rows: int) -> list[str]:
 
 
 def _noisy(recipe: Recipe, scope: Scope) -> list[str]:
-    """How trainings on wrong labels differ from the clean one."""
+    """What wrong labels do to calibration, and how trainings on them differ from the clean one."""
     wrong = any(point.noise.rate and not point.bank_only for point in scope.points) or recipe.noise.rate
     changes = ", ".join(f"{name} {value}" for name, value in recipe.ours.under_noise.items())
-    if not wrong or not changes:
+    if not wrong:
         return []
+    revises = recipe.ours.under_noise.get("relabel")
+    modest = (
+        "where labels to learn from are wrong, so are as many of those that calibrate: what is fitted to them is "
+        "too modest for test rows, whose labels are right, and ECE is high however high the accuracy"
+    )
+    if revises:
+        modest += "; a training that revises labels counts the wrong ones and allows for them"
+    if not changes:
+        return [modest]
     if recipe.ours.images is None:
-        return [
+        differs = (
             f"where labels to learn from are wrong, the attention is trained with {changes}, however few the rows "
             "are; vectors and baselines are trained as on clean labels"
-        ]
-    revises = recipe.ours.under_noise.get("relabel") and "cnn" in scope.methods
-    alone = "; the CNN has the same but relabel: nothing revises its labels" if revises else ""
-    return [f"where labels to learn from are wrong, trainings differ from the clean one by {changes}{alone}"]
+        )
+    else:
+        alone = "; the CNN has the same but relabel: nothing revises its labels" * bool(
+            revises and "cnn" in scope.methods
+        )
+        differs = f"where labels to learn from are wrong, trainings differ from the clean one by {changes}{alone}"
+    return [modest, differs]
 
 
 def _is_baseline(method: str) -> bool:

@@ -73,6 +73,7 @@ ALIKE: Mapping[str, str] = {
     "one-member": "the ensemble has one member",
     "same-prior": "the correction has the same factor for each class",
     "same-examples": "the class has no more examples",
+    "all-agree": "all neighbors of each row are of one class, however they count",
     "official-split": "the rows are the same for every seed, and nothing else is drawn",
 }
 """When cells may give the very same predictions, and why; ``alike.RULES`` judges each."""

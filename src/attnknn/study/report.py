@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attnknn.metrics import seed_interval
 from attnknn.study.ablation import reference_pairs
-from attnknn.study.alike import Cell, told_apart
+from attnknn.study.alike import Cell, told_apart, unanimous
 from attnknn.study.calibrations import calibration_pairs
 from attnknn.study.cells import Cells
 from attnknn.study.differences import (
@@ -52,9 +52,7 @@ def report_of(cells: Cells, wanted: Sequence[tuple[str, int]], lacking: Lacking)
     all_seeds = sorted({*(seed for _, seed in wanted), *(seed for _, seed in done)})
     gaps = _differences(cells, done, arrays, names)
     same, classes = _identical(done), _classes(arrays)
-    alike, unexpected = told_apart(
-        [[Cell(*key, done[key]["settings"]) for key in group] for group in same], cells.recipe
-    )
+    alike, unexpected = told_apart([_judged(cells, done, group) for group in same], cells.recipe)
     lost = {key for key, cell in found.items() if "metrics" in cell} - set(done)
     missing = {f"{name}-{seed}" for name, seed in (set(wanted) - set(found)) | lost}
     return {
@@ -229,6 +227,12 @@ def _identical(done: Found) -> list[list[tuple[str, int]]]:
     for method, seed in sorted(done):
         same.setdefault(_said(done, method, seed), []).append((method, seed))
     return [cells for cells in same.values() if len(cells) > 1]
+
+
+def _judged(cells: Cells, done: Found, group: Sequence[tuple[str, int]]) -> list[Cell]:
+    """Cells with the same predictions, as they are judged."""
+    agree = unanimous(cells.predictions(*group[0])["probabilities"])
+    return [Cell(*key, done[key]["settings"], agree) for key in group]
 
 
 def _environments(done: Found) -> list[dict[str, Any]]:

@@ -309,4 +309,6 @@ def _checks(labels: Rows, groups: Rows, train: Rows, how: Validation, seed: int)
         pairs = folds(labels[train], how.folds, seed=seed, groups=groups[train])
     else:
         pairs = [split(labels[train], test=how.fraction, seed=seed, groups=groups[train])]
+    if not all(len(rows) for pair in pairs for rows in pair):
+        raise InvalidInput(f"{len(train)} training rows are too few to hold out {how.fraction:.0%} of them")
     return tuple((train[fit], train[held]) for fit, held in pairs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -40,8 +41,19 @@ MOST: Final = dict.fromkeys([*METRICS, *ERRORS], 1.0) | {"nll": math.inf, "brier
 
 _SPECIAL = str.maketrans(
     {each: f"\\{each}" for each in "&%$#_{}"}
-    | {"~": r"\textasciitilde{}", "^": r"\^{}", "\\": r"\textbackslash{}", "–": "--", "\n": " "}
+    | {
+        each: rf"\text{word}{{}}"
+        for each, word in zip("<>~\\", ("less", "greater", "asciitilde", "backslash"), strict=True)
+    }
+    | {"^": r"\^{}", "–": "--", "\n": " "}
 )
+_NUMERAL = r"[-+]?[\d.]+(?:e[-+]\d+)?%?"
+_ESTIMATE: Final = re.compile(
+    rf"(?P<value>{_NUMERAL})\n(?:in every seed|\[?(?P<low>{_NUMERAL})(?: to |, )(?P<high>{_NUMERAL})\]?)"
+    rf"(?:\nfloor (?P<floor>{_NUMERAL}))?"
+)
+"""A cell of a value, its interval and its floor, as ``in_words`` and the grids write them."""
+
 _COMMANDS: Final = ("=", "+", "-", "@", "\t")  # what spreadsheets run
 
 Cells = Sequence[Sequence[str]]
@@ -50,13 +62,38 @@ Cells = Sequence[Sequence[str]]
 def grid_csv(rows: Cells) -> str:
     r"""Rows of text, the first of heads; what a spreadsheet would take for a formula stays text.
 
-    >>> grid_csv([("method", "=1+1"), ("attention", ".9\n.8 to 1.0")])
-    "method,'=1+1\nattention,.9 .8 to 1.0\n"
+    A column of estimates becomes several of numbers, with the ends of intervals, and floors where there are some.
+
+    >>> print(grid_csv([("method", "=1+1", "kept"), ("a", "x", "90%\n[80%, 95%]"), ("b", "y\nz", ".5")]), end="")
+    method,'=1+1,kept,kept low,kept high
+    a,x,0.9,0.8,0.95
+    b,y z,.5,,
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerows([_harmless(cell.replace("\n", " ")) for cell in row] for row in rows)
+    columns = [each for column in zip(*rows, strict=True) for each in _apart(column)]
+    writer.writerows([_harmless(cell.replace("\n", " ")) for cell in row] for row in zip(*columns, strict=True))
     return out.getvalue()
+
+
+def _apart(column: Sequence[str]) -> list[Sequence[str]]:
+    """A column as it is, or those of its values, of the ends of their intervals and of their floors."""
+    head, *cells = column
+    found = [_ESTIMATE.fullmatch(cell) for cell in cells]
+    known = [each for each in found if each]
+    if not known or any(each is None and "\n" in cell for each, cell in zip(found, cells, strict=True)):
+        return [column]
+    parts = [part for part in ("low", "high", "floor") if part != "floor" or any(each[part] for each in known)]
+    values = [cell if each is None else _number(each["value"]) for each, cell in zip(found, cells, strict=True)]
+    others = [
+        [f"{head} {part}", *("" if each is None else _number(each[part]) for each in found)] for part in parts
+    ]
+    return [[head, *values], *others]
+
+
+def _number(text: str | None) -> str:
+    """A share where there are percents; nothing for an end that there is not."""
+    return "" if text is None else f"{float(text[:-1]) / 100:.10g}" if text.endswith("%") else text
 
 
 def grid_latex(rows: Cells, words: int | None = None) -> str:
@@ -83,8 +120,9 @@ def _lined(cell: str, column: str) -> str:
 
 
 def _harmless(cell: str) -> str:
-    number = cell.replace(".", "", 1).lstrip("+-").isdigit()
-    return f"'{cell}" if cell.startswith(_COMMANDS) and len(cell) > 1 and not number else cell
+    return (
+        f"'{cell}" if cell.startswith(_COMMANDS) and len(cell) > 1 and not re.fullmatch(_NUMERAL, cell) else cell
+    )
 
 
 def in_words(found: Mapping[str, Any] | None, metric: str) -> tuple[str, str]:

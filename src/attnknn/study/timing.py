@@ -140,7 +140,7 @@ def _verdict(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _ms(each: Mapping[str, Any]) -> str:
-    return f"{round(each['adds'], 3) + 0.0:g} ms"  # + 0.0: no "-0"
+    return f"{max(0.0, round(each['adds'], 3)):g} ms"  # what is less than uniform weights take is noise
 
 
 def _at(each: Mapping[str, Any]) -> str:

@@ -9,6 +9,8 @@ from typing import Any, Final
 JUDGED = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "auc": "AUC"}
 """Metrics that verdicts speak of, and how they are written."""
 
+_SHARES: Final = (JUDGED["accuracy"], JUDGED["ece"], JUDGED["auc"])  # two of them differ by 1 at most
+
 NOTHING: Final = "no difference found"
 UNKNOWN: Final = "cannot be compared"
 """What is said where an interval holds 0, and where there is none."""
@@ -43,7 +45,7 @@ def verdict(mine: str, other: str, metric: str, found: Mapping[str, Any]) -> str
     if word.startswith(UNKNOWN):
         return f"{mine} and {other} {word.replace(UNKNOWN, f'{UNKNOWN} in {metric}')}"
     rows = " and their test rows" * ("over_rows" in found)
-    numbers = f"{numbers_of(found)} over {seeds} seeds{rows}"
+    numbers = f"{numbers_of(found, 1.0 if metric in _SHARES else math.inf)} over {seeds} seeds{rows}"
     if found.get("identical_seeds"):
         numbers += f" (identical predictions in {len(found['identical_seeds'])})"
     if word == NOTHING:
@@ -67,14 +69,16 @@ def judged(found: Mapping[str, Any]) -> str:
     return "higher" if low > _ROUNDING else "lower" if high < -_ROUNDING else NOTHING
 
 
-def numbers_of(found: Mapping[str, Any]) -> str:
-    """A difference with its interval.
+def numbers_of(found: Mapping[str, Any], most: float = 1.0) -> str:
+    """A difference with its interval, which is shown no further than the metric can differ at ``most``.
 
     >>> numbers_of({"mean": 0.01, "low": 0.005, "high": 0.015})
     '+.0100 [.0050, .0150]'
+    >>> numbers_of({"mean": 0.0, "low": -1.06, "high": 1.06})
+    '+.0000 [-1.0000, 1.0000]'
     """
     mean, low, high = (round(each, 12) for each in (found["mean"], *ends_of(found)))  # beyond that is rounding
-    return f"{fine(mean, sign=True)} [{fine(low)}, {fine(high)}]"
+    return f"{fine(mean, sign=True)} [{fine(max(low, -most))}, {fine(min(high, most))}]"
 
 
 def ends_of(found: Mapping[str, Any]) -> tuple[float, float]:
