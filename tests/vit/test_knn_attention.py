@@ -378,6 +378,34 @@ def test_nothing_is_looked_at_where_a_compiler_is_at_work():
     assert knn_attention(*on_meta, 3, **moved).shape == v.shape
 
 
+@pytest.mark.parametrize("given", ["nothing", "factors", "matrices", "candidates", "mask"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it traces
+def test_a_compiler_makes_no_graph_for_every_length(given):
+    graphs = []
+
+    def counted(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def asked(q, k, v, factors, candidates, mask):
+        return knn_attention(q, k, v, 5, rank_weights=factors, candidates=candidates, attn_mask=mask)
+
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    whole = torch.compile(asked, backend=counted, fullgraph=True)
+    for tokens in (20, 31, 44, 260):
+        q, k, v = torch.randn(3, 2, 2, tokens, 8).unbind()
+        leaves = [each.requires_grad_() for each in (q, k, v)]
+        factors = {"factors": torch.randn(8, 5), "matrices": torch.randn(8, 8, 5)}.get(given)
+        candidates = torch.arange(0, tokens, 3) if given == "candidates" else None
+        mask = torch.rand(tokens, tokens) < 0.7 if given == "mask" else None
+        found, wanted = (each(q, k, v, factors, candidates, mask) for each in (whole, asked))
+        slopes, expected = (torch.autograd.grad(each.square().sum(), leaves) for each in (found, wanted))
+        for one, other in zip((found, *slopes), (wanted, *expected), strict=True):
+            torch.testing.assert_close(one, other)
+    assert len(graphs) == 2  # one for the first, one for any other
+
+
 def test_cosine_does_not_see_lengths():
     q, k, v = drawn(9)
     lengths = torch.rand(2, 3, 11, 1, dtype=torch.float64) + 0.1

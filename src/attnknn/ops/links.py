@@ -278,6 +278,9 @@ def _ranked_back(
 
     A few batches at a time: links stay within a batch, and the table of one is as large as all its neighbors.
     """
+    if torch.compiler.is_compiling():  # which would make a graph for every number of times
+        named: Tensor = _named_ranked_back(grad, by_rank, weights, order, starts, batch)
+        return named
     queries, keys, ranks = len(grad) // max(1, batch), (len(starts) - 1) // max(1, batch), weights.shape[1]
     shares = weights.flatten()[order]
     step = max(
@@ -300,6 +303,18 @@ def _ranked_back(
             )
         )
     return torch.cat(parts) if parts else grad.new_empty(0, by_rank.shape[-1])
+
+
+@torch.library.custom_op("attnknn::sums_back_to_keys", mutates_args=())
+def _named_ranked_back(
+    grad: Tensor, by_rank: Tensor, weights: Tensor, order: Tensor, starts: Tensor, batch: int
+) -> Tensor:
+    return _ranked_back(grad, by_rank, weights, order, starts, batch)
+
+
+@_named_ranked_back.register_fake
+def _ranked_back_fake(grad: Tensor, by_rank: Tensor, weights: Tensor, order: Tensor, starts: Tensor, _: int) -> Tensor:
+    return grad.new_empty(starts.shape[0] - 1, by_rank.shape[-1])  # len would fix the number
 
 
 def _by_query(scores: Tensor, q: Tensor) -> Tensor:

@@ -6,9 +6,10 @@ are packed into one integer, so that ties go to the lower index on every device,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -61,6 +62,10 @@ def select_tokens(
     >>> select_tokens(q, torch.tensor([1.0, 3.0, 3.0, 2.0]).view(1, 1, 4, 1), 3).indices.tolist()
     [[[[1, 2, 3]]]]
     """
+    if torch.compiler.is_compiling() and (q.is_cpu or not _in_one_piece(q.shape, k.shape[2], q.device)):
+        factor, learned = (scale, None) if isinstance(scale, float) else (1.0, scale)
+        hidden = list(masks.allowed), masks.added, masks.causal
+        return Chosen(*_selected(q, k, count, euclidean, factor, learned, *hidden, candidates))
     q, k = wide(q), wide(k)
     if euclidean:  # distances do not change with the origin, but their rounding errors do
         center = k.mean(dim=2, keepdim=True)
@@ -74,6 +79,30 @@ def select_tokens(
     pieces = [search.best(at) for at in _pieces(q.shape, others.shape[2], q.device)] if best else []
     chosen = _joined(pieces, q, best)
     return chosen if candidates is None else _behind_itself(chosen, q, k, candidates, masks, euclidean)
+
+
+@torch.library.custom_op("attnknn::select_tokens", mutates_args=())
+def _selected(
+    q: Tensor,
+    k: Tensor,
+    count: int,
+    euclidean: bool,
+    factor: float,
+    learned: Tensor | None,
+    allowed: list[Tensor],
+    added: Tensor | None,
+    causal: bool,
+    candidates: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """:func:`select_tokens` by a name: a compiler that saw its pieces would make a graph for every length."""
+    masks, scale = Masks(tuple(allowed), added, causal), factor if learned is None else learned
+    return select_tokens(q, k, count, euclidean=euclidean, scale=scale, masks=masks, candidates=candidates)
+
+
+@_selected.register_fake
+def _selected_fake(q: Tensor, k: Tensor, count: int, *_: Any) -> tuple[Tensor, Tensor]:
+    scores = wide(q).new_empty(*q.shape[:3], count)
+    return torch.empty_like(scores, dtype=torch.int64), scores
 
 
 def wide(values: Tensor) -> Tensor:
@@ -183,7 +212,10 @@ def _column(keys: Tensor, columns: int) -> Tensor:
 def _pieces(shape: torch.Size, keys: int, device: torch.device) -> Iterator[tuple[slice, slice, slice]]:
     """Batches, heads and rows whose scores are formed together: whole batches, or rows of one head."""
     batch, heads, rows = shape[:3]
-    piece = _PIECE if by_numpy(device) else _LARGE_PIECE
+    if _in_one_piece(shape, keys, device):
+        yield slice(0, batch), slice(0, heads), slice(0, rows)
+        return
+    piece = _piece(device)
     several = piece // max(1, heads * rows * keys)
     if several:
         for first in range(0, batch, several):
@@ -194,6 +226,14 @@ def _pieces(shape: torch.Size, keys: int, device: torch.device) -> Iterator[tupl
         one, head = divmod(at, heads)
         for first in range(0, rows, step):
             yield slice(one, one + 1), slice(head, head + 1), slice(first, min(first + step, rows))
+
+
+def _in_one_piece(shape: torch.Size, keys: int, device: torch.device) -> bool:
+    return math.prod(shape[:3]) * keys <= _piece(device)
+
+
+def _piece(device: torch.device) -> int:
+    return _PIECE if by_numpy(device) else _LARGE_PIECE
 
 
 def _joined(pieces: list[Chosen], q: Tensor, count: int) -> Chosen:
