@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from attnknn.errors import InvalidInput
-from attnknn.ops import exact_topk, fused_search, prepare, same_group, select
+from attnknn.ops import NO_ROW, exact_topk, fused_search, prepare, same_group, select
+from attnknn.ops.keys import fill
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -50,8 +51,8 @@ def agree(queries, keys, k, **options):
 def looked_again(monkeypatch):
     """How many queries torch looked at, once it is asked for nothing else."""
     seen = []
-    plain = select._by_torch
-    monkeypatch.setattr(select, "_by_torch", lambda asked, *rest: seen.append(len(asked)) or plain(asked, *rest))
+    plain = select.by_torch
+    monkeypatch.setattr(select, "by_torch", lambda asked, *rest: seen.append(len(asked)) or plain(asked, *rest))
     return seen
 
 
@@ -85,6 +86,15 @@ def test_equal_keys_come_in_the_order_of_their_rows(metric):
     agree(keys[40:41].expand(14, -1), keys, 7, metric=metric)
 
 
+def test_keys_that_are_multiples_of_each_other_tie_by_cosine():
+    random = torch.Generator().manual_seed(2)
+    queries, some = (torch.randint(-50, 50, (many, 24), generator=random).float() for many in (14, 30))
+    keys = torch.stack([7 * some, some, 3 * some], dim=1).flatten(0, 1).to(DEVICE)
+    for backend in ("torch", "triton"):
+        rows = exact_topk(queries.to(DEVICE), keys, 15, metric="cosine", backend=backend).rows
+        assert (rows.view(14, 5, 3) == rows.view(14, 5, 3)[..., :1] + torch.arange(3, device=DEVICE)).all()
+
+
 def test_what_is_left_out_is_not_found():
     queries, keys = drawn()
     groups = torch.arange(150, device=DEVICE) % 50
@@ -102,7 +112,7 @@ def test_hidden_keys_are_not_found():
     assert torch.equal(*agree_rows)
     laid.table[-1, 8:] = -torch.inf
     rows = exact_topk(queries, laid, 15, backend="triton").rows
-    assert (rows[:, 8:] == select.NO_ROW).all()
+    assert (rows[:, 8:] == NO_ROW).all()
     assert (rows[:, :8].sort(dim=1).values == torch.arange(8, device=DEVICE)).all()
 
 
@@ -155,6 +165,55 @@ def test_what_does_not_fit_is_refused_alike(backend, metric):
             exact_topk(queries, keys, k, metric=metric, backend=backend)
 
 
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_types_and_places_that_do_not_fit_are_refused_alike(backend):
+    queries, keys = drawn()
+    some = torch.tensor([[0, 1]], device=DEVICE)
+    for asked, there, left_out, told in (
+        (
+            queries.to(torch.complex64),
+            keys,
+            None,
+            "queries must be real floating-point numbers, got torch.complex64",
+        ),
+        (queries, keys.long(), None, "keys must be real floating-point numbers, got torch.int64"),
+        (queries, keys[0], None, r"keys must have shape \(n, d\), got \(24,\)"),
+        (queries, keys, some.float(), "leave_out must be whole numbers, got torch.float32"),
+        (queries, keys, some[0], r"leave_out must have shape \(pairs, 2\), got \(2,\)"),
+        (queries, keys.to("meta"), None, f"queries are on {DEVICE.type}.*, keys on meta"),
+        (queries, keys, some.to("meta"), f"queries are on {DEVICE.type}.*, leave_out on meta"),
+    ):
+        with pytest.raises(InvalidInput, match=told):
+            exact_topk(asked, there, 5, leave_out=left_out, backend=backend)
+    with pytest.raises(InvalidInput, match="metric must be one of"):
+        exact_topk(queries, keys, 5, metric="l1", backend=backend)
+
+
+@pytest.mark.parametrize("laid", [False, True])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it traces
+def test_a_compiler_makes_one_graph_of_a_search_for_any_number_of_queries_and_keys(laid):
+    graphs = []
+
+    def counted(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def asked(queries, keys, left_out):
+        return exact_topk(queries, keys, 5, leave_out=left_out)
+
+    torch.compiler.reset()
+    whole = torch.compile(asked, backend=counted, fullgraph=True)
+    for count in (14, 22, 31, 90):
+        queries, keys = drawn(queries=count, keys=3 * count, seed=count)
+        there = prepare(keys) if laid else keys
+        pairs = torch.arange(count, device=DEVICE)[:, None].expand(-1, 2)
+        for one, other in zip(whole(queries, there, pairs), asked(queries, there, pairs), strict=True):
+            assert torch.equal(one, other)
+    assert len(graphs) == 2  # one for the first, one for any other
+    shapes = exact_topk(queries.to("meta"), keys.to("meta"), 500)
+    assert (shapes.rows.shape, shapes.distances.dtype) == ((90, 270), torch.float64)
+
+
 def test_where_sixteen_bits_cannot_tell_keys_apart_torch_looks_again(looked_again):
     queries, keys = drawn(away=0.0)
     keys = keys[:1] + 1e-5 * keys  # all but one point, as a 16-bit number sees it
@@ -197,13 +256,17 @@ def test_keys_are_searched_in_parts_and_long_vectors_in_chunks(monkeypatch):
 
 def test_what_the_kernels_cannot_serve_is_refused_by_name_and_left_to_torch_otherwise():
     queries, keys = drawn()
-    for asked, k, reason in (
-        (queries[:9], 5, "9 queries are fewer than 10"),
-        (queries, 149, "too many candidates"),
-    ):
-        with pytest.raises(InvalidInput, match=f"backend='triton' cannot serve: .*{reason}"):
-            exact_topk(asked, keys, k, backend="triton")
-        assert torch.equal(exact_topk(asked, keys, k).rows, exact_topk(asked, keys, k, backend="torch").rows)
+    with pytest.raises(InvalidInput, match=r"backend='triton' cannot serve: .*too many candidates"):
+        exact_topk(queries, keys, 149, backend="triton")
+    assert torch.equal(exact_topk(queries, keys, 149).rows, exact_topk(queries, keys, 149, backend="torch").rows)
+
+
+def test_few_queries_are_left_to_torch_unless_the_kernels_are_named(looked_again):
+    queries, keys = drawn(queries=9)
+    found = exact_topk(queries, keys, 5, backend="triton").rows
+    assert not looked_again
+    assert torch.equal(found, exact_topk(queries, keys, 5).rows)
+    assert looked_again == [9]
 
 
 @pytest.mark.gpu
@@ -230,7 +293,7 @@ def test_keys_that_are_written_to_after_a_search_are_seen():
     before = exact_topk(queries, laid, 5, backend="triton").rows
     assert laid.narrow()[0] is laid.narrow()[0]
     keys[before[:, 0]] += 50.0
-    select.fill(laid, 0, keys)
+    fill(laid, 0, keys)
     after = exact_topk(queries, laid, 5, backend="triton").rows
     assert torch.equal(after, exact_topk(queries, laid, 5, backend="torch").rows)
     assert not torch.equal(after, before)

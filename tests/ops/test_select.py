@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from attnknn.errors import InvalidInput
 from attnknn.ops import METRICS, NO_ROW, exact_topk, prepare, same_group
-from attnknn.ops.select import nearest_of
+from attnknn.ops.plain_search import nearest_of
 
 KINDS = ("normal", "ints", "offset", "duplicates", "outlier", "tiny", "zeros")
 BUDGETS = (2**16, 2**20, 2**28)

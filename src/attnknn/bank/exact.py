@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnknn.ops import kernels
-from attnknn.ops.select import Keys, TopK, exact_topk, fill, prepare
+from attnknn.ops.keys import Keys, TopK, fill, prepare
+from attnknn.ops.select import exact_topk
 from attnknn.ops.similarity import Metric
 
 
@@ -53,10 +54,7 @@ class ExactIndex:
         """Never find these rows again."""
         self._keys.table[-1, torch.from_numpy(rows).to(self.device)] = -torch.inf
         if self.metric == "l2":  # a lone remote row must not loosen the bound for ever
-            offsets = self._keys.table[-1]
-            lowest = float(offsets.masked_fill(offsets == -torch.inf, 0.0).min()) if len(offsets) else 0.0
-            longest = (1 + 1e-6) * (-2 * lowest) ** 0.5
-            self._keys = replace(self._keys, longest=min(self._keys.longest, longest))
+            self._keys = replace(self._keys, longest=min(self._keys.longest, self._keys.longest_shown()))
 
     def search(self, queries: NDArray[Any], k: int, leave_out: Tensor | None) -> TopK:
         """The k nearest rows that are not hidden."""

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from attnknn.bank.growing import GrowingArray
 from attnknn.errors import CorruptModel, MissingExtra
-from attnknn.ops.select import NO_ROW, TopK, nearest_of
+from attnknn.ops.keys import NO_ROW, TopK
+from attnknn.ops.plain_search import nearest_of
 from attnknn.ops.similarity import Metric
 
 try:

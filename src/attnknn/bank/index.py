@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnknn.bank.exact import ExactIndex
 from attnknn.errors import InvalidInput
-from attnknn.ops.select import TopK
+from attnknn.ops.keys import TopK
 from attnknn.ops.similarity import Metric
 
 

@@ -29,8 +29,8 @@ from attnknn.bank.store import (
     checked_weights,
 )
 from attnknn.errors import CorruptModel, InvalidInput
+from attnknn.ops.keys import NO_ROW
 from attnknn.ops.pairs import same_group
-from attnknn.ops.select import NO_ROW
 from attnknn.ops.similarity import Metric, checked_metric
 
 MAX_K = 2**31 - 1

@@ -17,8 +17,10 @@ BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
 HAS_TRITON: Final = find_spec("triton") is not None
 
 
-def served(backend: str, device: torch.device, reason: str | None, work: str) -> bool:
-    """Whether the kernels serve; where they are not asked for by name, on CUDA only.
+def served(backend: str, device: torch.device, reason: str | None, work: str, slow: str | None = None) -> bool:
+    """Whether the kernels serve; where they are not asked for by name, on CUDA only, and unless they are ``slow``.
+
+    ``reason`` says why they cannot, ``slow`` why torch is faster.
 
     Raises:
         InvalidInput: They were asked for and cannot, or there is no such backend.
@@ -31,6 +33,8 @@ def served(backend: str, device: torch.device, reason: str | None, work: str) ->
         reason = f"the tensors are on {device.type}"
     if backend == "triton" and reason is not None:
         raise InvalidInput(f"backend='triton' cannot serve: {reason}")
+    if backend == "auto":
+        reason = reason or slow
     if not torch.compiler.is_compiling():  # a compiler would stop at a log line
         _tell(work, "torch" if reason else "triton", reason or "tensors are on CUDA, and the kernels serve them")
     return reason is None

@@ -29,15 +29,18 @@ class Candidates(NamedTuple):
     reach: Tensor  # (queries,), no key that is not among them scores higher
 
 
-def unfit(queries: Tensor, rows: int, k: int, left_out: int) -> str | None:
+def unfit(rows: int, k: int, left_out: int) -> str | None:
     """Why the kernels cannot serve, in words; None where they can."""
     if not HAS_TRITON:
         return "Triton is not installed"
-    if len(queries) < FEWEST:
-        return f"{len(queries)} queries are fewer than {FEWEST}"
     if width(k, left_out) > MOST_CANDIDATES or rows <= width(k, left_out):
         return f"k={k} and {left_out} keys to leave out ask for too many candidates"
     return None
+
+
+def slow(queries: Tensor) -> str | None:
+    """Why a plain product is faster, in words; None where it is not."""
+    return f"{len(queries)} queries are fewer than {FEWEST}" if len(queries) < FEWEST else None
 
 
 def width(k: int, left_out: int) -> int:

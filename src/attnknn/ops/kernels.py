@@ -173,9 +173,12 @@ def _gaps(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric) -> Ten
     if metric == "l2":
         keys -= asked
         return torch.from_numpy(np.sqrt(np.einsum("qmd,qmd->qm", keys, keys)))
-    if metric == "cosine":
-        return torch.from_numpy(1 - np.einsum("qd,qmd->qm", _unit(asked)[:, 0], _unit(keys)))
-    return torch.from_numpy(-np.einsum("qd,qmd->qm", asked[:, 0], keys))
+    products = np.einsum("qd,qmd->qm", asked[:, 0], keys)
+    if metric == "ip":
+        return torch.from_numpy(-products)
+    squares = np.einsum("qmd,qmd->qm", asked, asked) * np.einsum("qmd,qmd->qm", keys, keys)
+    cosines = np.sqrt(np.square(products) / np.where(squares > 0, squares, 1.0))  # as similarity.distances does
+    return torch.from_numpy(1 - np.copysign(cosines, products))
 
 
 def _known(vectors: Tensor) -> Tensor:

@@ -313,7 +313,9 @@ def _named_ranked_back(
 
 
 @_named_ranked_back.register_fake
-def _ranked_back_fake(grad: Tensor, by_rank: Tensor, weights: Tensor, order: Tensor, starts: Tensor, _: int) -> Tensor:
+def _ranked_back_fake(
+    grad: Tensor, by_rank: Tensor, weights: Tensor, order: Tensor, starts: Tensor, _: int
+) -> Tensor:
     return grad.new_empty(starts.shape[0] - 1, by_rank.shape[-1])  # len would fix the number
 
 

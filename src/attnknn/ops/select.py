@@ -1,18 +1,11 @@
-"""Select: the exact k nearest keys of each query, fast and within a memory budget.
-
-The scores that pick candidates come from one float32 matrix product, so they carry a rounding error. That
-error has a bound, and every key within the bound of the k-th score becomes a candidate; the distances of
-the candidates are then computed anew in float64. So the answer is the exact one, whatever the batch, the
-chunks or the device, and ties go to the lower row.
-"""
+"""Select: the exact k nearest keys of each query, by torch or by kernels, fast and within a memory budget."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from numbers import Integral
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -20,110 +13,11 @@ from torch import Tensor
 from attnknn.errors import InvalidInput
 from attnknn.ops import fused_search, kernels, pairs
 from attnknn.ops.backends import Backend, served
-from attnknn.ops.similarity import Metric
-
-MEMORY_BUDGET: Final = 256 * 2**20
-"""Bytes that a search may hold beside the keys and its answer."""
-
-NO_ROW: Final = torch.iinfo(torch.int64).max
-"""Stands where there is no neighbor. It is out of every range: indexing with it raises."""
+from attnknn.ops.keys import NO_ROW, Keys, TopK, prepare
+from attnknn.ops.plain_search import MEMORY_BUDGET, by_torch, floor_of
+from attnknn.ops.similarity import Metric, checked_metric
 
 _LOG: Final = logging.getLogger(__name__)
-_QUERIES = 1024  # queries per product at most
-_FEWEST = 128  # and at least: fewer would make the product slow
-_FEW = 16  # queries that are looked at without groups
-_COLUMNS = 4096  # columns per product: larger ones spill out of the cache
-_GROUP = 16  # scores per group; only the groups with the largest maxima are looked into
-_SPARE = 4  # candidates beyond k, so that the error bound rarely asks for a second look
-_SPARE_SHARE = 8  # or one for so many of k: the farther, the denser the keys lie
-_RETRY = 512  # most candidates accepted on float32 evidence; beyond that, float64 scores decide
-_SLICE = 8192  # keys converted to float64 at a time
-_CACHE = 2**20  # bytes of float64 candidates worked on at a time on the CPU, so that they stay in cache
-
-
-class TopK(NamedTuple):
-    """The nearest keys of each query, nearest first; ``NO_ROW`` and infinity where there are too few."""
-
-    rows: Tensor  # (queries, k), int64
-    distances: Tensor  # (queries, k), float64 (float32 on MPS)
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Keys laid out for search: centered, transposed, with the offset of each score as a last row.
-
-    The score of query q and key x is ``q.x + offset``; for ``l2`` the offset is ``-|x|^2 / 2``, so that the
-    largest score is the nearest key. An offset of minus infinity hides a key.
-    """
-
-    vectors: Tensor  # (n, d), as given
-    table: Tensor  # (d + 1, n), float32
-    center: Tensor  # (d,)
-    longest: float  # no centered key is longer
-    metric: Metric
-    _narrow: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
-
-    @property
-    def rows(self) -> int:
-        """How many keys there are, hidden ones included."""
-        return self.table.shape[1]
-
-    def centered(self, vectors: Tensor) -> Tensor:
-        """Vectors as the scores see them, in the widest float the device has."""
-        return kernels.centered(vectors, self.center, self.metric)
-
-    def narrow(self) -> tuple[Tensor, bool]:
-        """The keys in float16, the longest of length 1, and whether all offsets are 0.
-
-        They are made once for as long as the table is not written to.
-        """
-        version = -1 if self.table.is_inference() else self.table._version
-        if version < 0 or not self._narrow or self._narrow[0] != version:
-            dim = len(self.table) - 1
-            made = torch.zeros(
-                fused_search.room_for(self.rows, dim), dtype=torch.float16, device=self.table.device
-            )
-            for at in range(0, self.rows, 32 * _SLICE):
-                stop = min(at + 32 * _SLICE, self.rows)
-                hidden = self.table[-1:, at:stop] == -torch.inf  # which may be longer than any 16-bit number
-                made[at:stop, :dim] = (self.table[:-1, at:stop] / self.scale).masked_fill(hidden, 0.0).T
-            self._narrow[:] = [version, (made, not bool(self.table[-1].any()))]
-        table, even = self._narrow[1]
-        return table, even
-
-    @property
-    def scale(self) -> float:
-        """What makes lengths at most 1; not 0."""
-        return max(self.longest, torch.finfo(torch.float32).tiny)
-
-    def between(self, start: int, stop: int) -> Keys:
-        """The keys of some rows, sharing memory."""
-        return replace(self, vectors=self.vectors[start:stop], table=self.table[:, start:stop])
-
-
-@torch.no_grad()
-def prepare(vectors: Tensor, metric: Metric = "l2", out: Tensor | None = None) -> Keys:
-    """Lay keys (n, d) out for :func:`exact_topk`, in the first columns of ``out`` where it is given."""
-    rows, dim = vectors.shape
-    center = torch.zeros(dim, dtype=kernels.wide_float(vectors.device), device=vectors.device)
-    if metric == "l2" and rows:
-        center = vectors.mean(dim=0, dtype=center.dtype)
-    table = kernels.empty(dim + 1, rows, device=vectors.device) if out is None else out[:, :rows]
-    keys = Keys(vectors, table, center, 0.0, metric)
-    return replace(keys, longest=fill(keys, 0, vectors))
-
-
-def fill(keys: Keys, start: int, vectors: Tensor) -> float:
-    """Write the layout of ``vectors`` into the table from column ``start`` on; returns their longest norm."""
-    longest = 0.0
-    for at in range(0, len(vectors), _SLICE):
-        block = keys.centered(vectors[at : at + _SLICE])
-        norms = kernels.lengths(block)
-        columns = slice(start + at, start + at + len(block))
-        keys.table[:-1, columns] = block.T
-        keys.table[-1, columns] = -norms.square() / 2 if keys.metric == "l2" else 0.0
-        longest = max(longest, float(norms.max()))
-    return longest
 
 
 @torch.no_grad()
@@ -152,28 +46,79 @@ def exact_topk(
     >>> exact_topk(torch.tensor([[0.0]]), torch.tensor([[2.0], [1.0], [1.0]]), 2).rows.tolist()
     [[1, 2]]
     """
-    given: Any = k  # whatever it was called with
-    if isinstance(given, bool) or not isinstance(given, Integral) or given < 1:
-        raise InvalidInput(f"k must be at least 1 and whole, got {k!r}")
-    keys = prepare(keys, metric) if isinstance(keys, Tensor) else keys
-    if queries.ndim != 2 or queries.shape[1] != len(keys.table) - 1:
-        raise InvalidInput(f"queries must have shape (n, {len(keys.table) - 1}), got {tuple(queries.shape)}")
+    _check(queries, keys, k, leave_out)
+    if torch.compiler.is_compiling() or queries.is_meta:  # a compiler would stop at the first number it is to see
+        return TopK(*_named(queries, *_laid(keys, metric, k), leave_out, budget, backend))
+    keys = prepare(keys, checked_metric(metric)) if isinstance(keys, Tensor) else keys
     k = min(int(k), keys.rows)
     fused = backend == "triton" or (backend == "auto" and queries.device.type == "cuda")
     left_out = pairs.most(leave_out) if fused else 0
-    reason = fused_search.unfit(queries, keys.rows, k, left_out)
-    if served(backend, queries.device, reason, "search"):
+    reason, slow = fused_search.unfit(keys.rows, k, left_out), fused_search.slow(queries)
+    if served(backend, queries.device, reason, "search", slow):
         return _by_kernels(queries, keys, k, leave_out, left_out, budget)
-    return _by_torch(queries, keys, k, leave_out, budget)
+    return by_torch(queries, keys, k, leave_out, budget)
 
 
-def _by_torch(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budget: int) -> TopK:
-    parts = []
-    for start, stop in _query_chunks(len(queries), keys.rows, k, budget):
-        parts.append(_search(queries[start:stop], keys, k, pairs.between(leave_out, 0, start, stop), budget))
-    if not parts or k == 0:
-        return _nothing(queries, k)
-    return parts[0] if len(parts) == 1 else TopK(*(torch.cat(column) for column in zip(*parts, strict=True)))
+def _laid(keys: Keys | Tensor, metric: str, k: int) -> tuple[Tensor, Tensor | None, Tensor | None, str, int]:
+    """Keys as the operation takes them, and how many it can find; their longest, a number, would be fixed."""
+    if isinstance(keys, Tensor):
+        return keys, None, None, metric, min(k, keys.shape[0])
+    return keys.vectors, keys.table, keys.center, keys.metric, min(k, keys.rows)
+
+
+@torch.library.custom_op("attnknn::exact_topk", mutates_args=())
+def _named(
+    queries: Tensor,
+    vectors: Tensor,
+    table: Tensor | None,
+    center: Tensor | None,
+    metric: str,
+    k: int,
+    leave_out: Tensor | None,
+    budget: int,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    """:func:`exact_topk` by a name, as a compiler sees it: with keys as they are, or laid out in a table."""
+    given: Any = metric, backend  # one of ours, or refused
+    laid: Keys | Tensor = vectors
+    if table is not None and center is not None:
+        laid = Keys(vectors, table, center, 0.0, given[0])
+        laid = replace(laid, longest=laid.longest_shown())
+    return exact_topk(queries, laid, k, metric=given[0], leave_out=leave_out, budget=budget, backend=given[1])
+
+
+@_named.register_fake
+def _named_fake(queries: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    shape = queries.shape[0], rest[4]  # len would fix the number
+    rows = queries.new_empty(shape, dtype=torch.int64)
+    return rows, torch.empty_like(rows, dtype=kernels.wide_float(queries.device))
+
+
+def _check(queries: Tensor, keys: Keys | Tensor, k: int, leave_out: Tensor | None) -> None:
+    given: Any = k  # whatever it was called with
+    if isinstance(given, bool) or not isinstance(given, Integral | torch.SymInt) or given < 1:
+        raise InvalidInput(f"k must be at least 1 and whole, got {k!r}")
+    table, dim = (keys, 1) if isinstance(keys, Tensor) else (keys.table, 0)
+    if table.ndim != 2:
+        raise InvalidInput(f"keys must have shape (n, d), got {tuple(table.shape)}")
+    width = table.shape[dim] - (1 - dim)  # a table has a row of offsets, too
+    if queries.ndim != 2 or queries.shape[1] != width:
+        raise InvalidInput(f"queries must have shape (n, {width}), got {tuple(queries.shape)}")
+    for name, each in (("queries", queries), ("keys", table)):
+        if not each.is_floating_point():
+            raise InvalidInput(f"{name} must be real floating-point numbers, got {each.dtype}")
+    if leave_out is not None:
+        _check_pairs(leave_out)
+    for name, one in (("keys", table), ("leave_out", leave_out)):
+        if one is not None and one.device != queries.device:
+            raise InvalidInput(f"queries are on {queries.device}, {name} on {one.device}")
+
+
+def _check_pairs(leave_out: Tensor) -> None:
+    if leave_out.ndim != 2 or leave_out.shape[1] != 2:
+        raise InvalidInput(f"leave_out must have shape (pairs, 2), got {tuple(leave_out.shape)}")
+    if leave_out.is_floating_point() or leave_out.is_complex() or leave_out.dtype == torch.bool:
+        raise InvalidInput(f"leave_out must be whole numbers, got {leave_out.dtype}")
 
 
 def _by_kernels(
@@ -200,7 +145,7 @@ def _by_kernels(
     if leave_out is not None and left_out:
         rows = rows.masked_fill(pairs.among(rows, leave_out), NO_ROW)
     best = TopK(*fused_search.settle(queries, keys.vectors, rows, k, keys.metric, NO_ROW))
-    floor = _floor(centered, keys, best.distances[:, -1], torch.float32, inputs=fused_search.ROUNDOFF)
+    floor = floor_of(centered, keys, best.distances[:, -1], torch.float32, inputs=fused_search.ROUNDOFF)
     lowest = torch.finfo(torch.float32).min  # nothing else was found, or is
     unsure = (~(found.reach < floor) & (found.reach > lowest)).nonzero().flatten()
     if len(unsure):
@@ -209,191 +154,6 @@ def _by_kernels(
         if len(unsure) >= fused_search.FEWEST and count < fused_search.MOST_CANDIDATES < keys.rows:
             again = _by_kernels(queries[unsure], keys, k, left, left_out, budget, fused_search.MOST_CANDIDATES)
         else:
-            again = _by_torch(queries[unsure], keys, k, left, budget)
+            again = by_torch(queries[unsure], keys, k, left, budget)
         best.rows[unsure], best.distances[unsure] = again
     return best
-
-
-def _query_chunks(queries: int, rows: int, k: int, budget: int) -> Iterator[tuple[int, int]]:
-    """Chunks of even size, as large as half the budget holds scores against all keys, within reason."""
-    most = min(max(budget // (8 * max(1, rows)), _FEWEST), _QUERIES)
-    most = max(1, min(most, budget // (128 * (k + _SPARE))))  # the candidates and their copies
-    chunks = -(-queries // most)
-    for at in range(chunks):
-        yield queries * at // chunks, queries * (at + 1) // chunks
-
-
-def _search(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budget: int) -> TopK:
-    # The scores take half of the budget; group maxima and float64 candidates share the rest.
-    width = max(_GROUP, budget // (8 * len(queries)))
-    best = _nothing(queries, 0)
-    for start in range(0, keys.rows, width):
-        stop = min(start + width, keys.rows)
-        block = keys.between(start, stop)
-        found = _nearest(queries, block, min(k, block.rows), pairs.between(leave_out, 1, start, stop), budget)
-        if start == 0:
-            best = found
-            continue
-        shifted = torch.where(found.rows == NO_ROW, NO_ROW, found.rows + start)
-        best = _merged(best, TopK(shifted, found.distances), k)
-    return best
-
-
-def _nearest(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budget: int) -> TopK:
-    """The exact top k of one block of keys."""
-    centered = keys.centered(queries)
-    m = min(k + max(_SPARE, k // _SPARE_SHARE), keys.rows)
-    scores, maxima = _scores(centered, keys, leave_out)
-    top, columns = kernels.largest(scores, m) if len(queries) <= _FEW else _largest(scores, m, maxima)
-    best = _settled(queries, keys, top, columns, k, budget)
-    if m == keys.rows:
-        return best
-    # No other key scores above the last candidate; at -inf none may be found.
-    reach, worst = top[:, -1], best.distances[:, -1]
-    unsure = ((reach >= _floor(centered, keys, worst, scores.dtype)) & (reach > -torch.inf)).nonzero().flatten()
-    several = max(1, budget // (64 * keys.rows))
-    for part in torch.split(unsure, several) if len(unsure) else ():
-        found = _second_look(queries[part], keys, scores[part], worst[part], k, budget)
-        best.rows[part], best.distances[part] = found
-    return best
-
-
-def _scores(centered: Tensor, keys: Keys, leave_out: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Scores (q, n rounded up to whole blocks) and the maxima of their groups, taken while still in cache.
-
-    What must not be found scores minus infinity. A block holds ``_GROUP`` runs of columns; a group has the
-    same place in each run.
-    """
-    device = centered.device
-    asked = kernels.with_ones(centered)
-    wide = _block_width(len(asked), keys.rows, device)
-    blocks = -(-keys.rows // wide)
-    scores = kernels.empty(len(asked), blocks, wide, device=device)
-    maxima = kernels.empty(len(asked), blocks, wide // _GROUP, device=device)
-    for at in range(blocks):
-        table = keys.table[:, at * wide : (at + 1) * wide]
-        kernels.hide(scores[:, at, table.shape[1] :])
-        kernels.product(asked, table, out=scores[:, at, : table.shape[1]])
-        hidden = pairs.between(leave_out, 1, at * wide, (at + 1) * wide)
-        if hidden is not None:
-            scores[hidden[:, 0], at, hidden[:, 1]] = -torch.inf
-        if len(asked) > _FEW:
-            kernels.group_maxima(scores[:, at].view(len(asked), _GROUP, -1), out=maxima[:, at])
-    return scores.flatten(1), maxima
-
-
-def _block_width(queries: int, rows: int, device: torch.device) -> int:
-    """Columns per product: few queries take all at once, many a block that stays in cache."""
-    most = _COLUMNS if queries > _FEW and device.type == "cpu" else 2**20
-    return -(-min(rows, most) // _GROUP**2) * _GROUP**2
-
-
-def _floor(centered: Tensor, keys: Keys, worst: Tensor, dtype: torch.dtype, inputs: float | None = None) -> Tensor:
-    """(q,) the least score that a key may have been given that lies no farther than ``worst``.
-
-    It is the score of that distance, less the rounding error: |fl(q.x) - q.x| <= terms * u * |q| |x| in whatever
-    order the terms are added. No key within reach of a query is longer than |q| + worst. Where the vectors
-    themselves were rounded to 16 bits, by ``inputs`` of each number, that adds (2 * inputs + inputs^2) |q| |x| and
-    what is lost of numbers too small for it; sums of such products are cut, not rounded.
-    """
-    roundoff = torch.finfo(dtype).eps / 2
-    plain = inputs is None and centered.device.type == "cuda"
-    if plain and dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
-        roundoff = 2.0**-11
-    asked = kernels.lengths(centered)
-    if keys.metric == "l2":
-        longest = (asked + worst).clamp(max=keys.longest)
-        score, size = (asked.square() - worst.square()) / 2, asked * longest + longest.square() / 2
-    else:
-        score, size = (1 - worst if keys.metric == "cosine" else -worst), asked * keys.longest
-    terms = centered.shape[1] + 32  # the sum itself, and the rounding of its inputs and of the floor
-    lost = torch.finfo(dtype).tiny * (1 + asked + keys.longest)  # below the smallest normal number
-    floor: Tensor = score - terms * ((roundoff if inputs is None else 4 * roundoff) * size + lost)
-    if inputs is not None:
-        tiny = 2.0**-24 * keys.longest * centered.shape[1] ** 0.5
-        floor = floor - asked * ((2 + inputs) * inputs * keys.longest + 2 * tiny)
-    return floor
-
-
-def _largest(scores: Tensor, m: int, maxima: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and columns of the m largest scores, which lie in the m groups with the largest maxima.
-
-    ``maxima`` is (q, blocks, run); :func:`kernels.members` says which columns a group has.
-    """
-    run = maxima.shape[2]
-    flat = maxima.flatten(1)
-    if 4 * m > flat.shape[1]:
-        return kernels.largest(scores, m)
-    if flat.shape[1] % _GROUP:
-        group = kernels.largest(flat, m)[1]
-    else:
-        coarse = kernels.empty(len(flat), 1, flat.shape[1] // _GROUP, device=flat.device)
-        kernels.group_maxima(flat.view(len(flat), _GROUP, -1), out=coarse[:, 0])
-        group = _largest(flat, m, coarse)[1]
-    columns = kernels.members(group, run, _GROUP)
-    top, at = kernels.largest(kernels.take(scores, columns), m)
-    return top, kernels.take(columns, at)
-
-
-def _second_look(queries: Tensor, keys: Keys, scores: Tensor, worst: Tensor, k: int, budget: int) -> TopK:
-    """The k nearest among all keys that may lie no farther than ``worst``; at least k do."""
-    centered = keys.centered(queries)
-    many = kernels.most_above(scores, _floor(centered, keys, worst, scores.dtype))
-    if many > max(_RETRY, 4 * k) and kernels.wide_float(queries.device) != scores.dtype:
-        scores = _wide_scores(queries, keys, scores)
-        many = kernels.most_above(scores, _floor(centered, keys, worst, scores.dtype))
-    return _settled(queries, keys, *kernels.largest(scores, max(many, k)), k, budget)
-
-
-def _wide_scores(queries: Tensor, keys: Keys, scores: Tensor) -> Tensor:
-    """The scores in float64; what is hidden or left out stays so."""
-    asked = keys.centered(queries)
-    wide = torch.full(scores.shape, -torch.inf, dtype=asked.dtype, device=asked.device)
-    for start in range(0, keys.rows, _SLICE):
-        block = keys.centered(keys.vectors[start : start + _SLICE])
-        offset = -block.square().sum(dim=1) / 2 if keys.metric == "l2" else 0.0
-        wide[:, start : start + len(block)] = asked @ block.T + offset
-    return wide.masked_fill_(scores == -torch.inf, -torch.inf)
-
-
-def _settled(queries: Tensor, keys: Keys, scores: Tensor, columns: Tensor, k: int, budget: int) -> TopK:
-    """The k nearest among candidate columns and their scores; those at minus infinity are none."""
-    rows = kernels.where_hidden(scores, columns, NO_ROW)
-    return nearest_of(queries, keys.vectors, rows, k, metric=keys.metric, budget=budget)
-
-
-def nearest_of(
-    queries: Tensor, vectors: Tensor, rows: Tensor, k: int, *, metric: Metric, budget: int = MEMORY_BUDGET
-) -> TopK:
-    """The k nearest among candidate rows (q, m), by distances computed anew; ``NO_ROW`` is no candidate."""
-    rows = kernels.ascending(rows)  # a stable sort by distance then breaks ties by row
-    gaps = _distances_at(queries, vectors, rows, metric, budget)
-    return TopK(*kernels.nearest_first(rows, gaps, k))
-
-
-def _distances_at(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric, budget: int) -> Tensor:
-    """(q, m) distances of each query to its rows, a bounded piece at a time."""
-    queries = queries.to(kernels.wide_float(queries.device))
-    piece = min(budget // 8, _CACHE) if queries.device.type == "cpu" else budget // 8
-    several = max(1, piece // (8 * max(1, rows.shape[1]) * vectors.shape[1]))  # queries at a time
-    some = max(1, piece // (8 * several * vectors.shape[1]))  # and candidates of each
-    if several >= len(queries) and some >= rows.shape[1]:
-        return kernels.gaps(queries, vectors, rows, metric)
-    gaps = queries.new_empty(rows.shape)
-    for at in range(0, len(queries), several):
-        for first in range(0, rows.shape[1], some):
-            where = slice(at, at + several), slice(first, first + some)
-            kernels.put(gaps, where, kernels.gaps(queries[where[0]], vectors, rows[where], metric))
-    return gaps
-
-
-def _merged(first: TopK, second: TopK, k: int) -> TopK:
-    """The k nearest of two answers, every row of ``first`` being lower than any of ``second``."""
-    gaps, order = torch.cat([first.distances, second.distances], dim=1).sort(dim=1, stable=True)
-    rows = torch.cat([first.rows, second.rows], dim=1).gather(1, order)
-    return TopK(rows[:, :k].contiguous(), gaps[:, :k].contiguous())
-
-
-def _nothing(queries: Tensor, k: int) -> TopK:
-    empty = queries.new_zeros(len(queries), k, dtype=kernels.wide_float(queries.device))
-    return TopK(empty.long(), empty)

@@ -42,8 +42,20 @@ def distances(queries: Tensor, keys: Tensor, metric: Metric = "l2") -> Tensor:
         gaps: Tensor = torch.linalg.vector_norm(queries - keys, dim=-1)
         return gaps
     if metric == "cosine":
-        return 1 - (unit(queries) * unit(keys)).sum(dim=-1)
+        return 1 - _cosines(queries, keys)
     return -(queries * keys).sum(dim=-1)
+
+
+def _cosines(queries: Tensor, keys: Tensor) -> Tensor:
+    """Cosines of vectors that float32 can hold, in float64 by the squares of products and lengths.
+
+    For whole numbers of a usual size those are exact, so that keys which are multiples of each other tie.
+    """
+    products = (queries * keys).sum(dim=-1)
+    if products.dtype != torch.float64 or products.requires_grad:  # squares overflow, and have no slope at 0
+        return (unit(queries) * unit(keys)).sum(dim=-1)
+    squares = queries.square().sum(dim=-1) * keys.square().sum(dim=-1)
+    return (products.square() / squares.where(squares > 0, 1.0)).sqrt().copysign(products)
 
 
 def distance_matrix(queries: Tensor, keys: Tensor, metric: Metric = "l2") -> Tensor:

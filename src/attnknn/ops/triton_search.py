@@ -216,8 +216,9 @@ def settle(
     if METRIC == "l2":
         gap = tl.sqrt(product)
     elif METRIC == "cosine":
-        length = tl.sqrt(own) * tl.sqrt(other)
-        gap = 1 - product / tl.where(length > 0, length, 1.0)
+        squares = own * other
+        cosine = tl.sqrt(product * product / tl.where(squares > 0, squares, 1.0))
+        gap = 1 - tl.where(product < 0, -cosine, cosine)
     else:
         gap = -product
     gap = tl.where(there, gap, float("inf"))

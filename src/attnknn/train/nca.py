@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -219,13 +218,13 @@ def _derivatives(logits: Tensor, plan: _Plan, part: slice) -> tuple[Tensor, Tens
 
 
 def _powers(exponents: Tensor, least: float) -> Tensor:
-    """exp in place, and 0 where that is less than ``least``.
+    """Exp in place, and 0 where that is less than ``least``.
 
     A processor takes a hundred times as long for results that are almost 0, and for each product with them.
     """
     if exponents.device.type != "cpu":
         return exponents.exp_()
-    return F.threshold_(exponents.clamp_(min=math.log(least) - 1.0).exp_(), least, 0.0)
+    return torch.threshold_(exponents.clamp_(min=math.log(least) - 1.0).exp_(), least, 0.0)
 
 
 def _collect(

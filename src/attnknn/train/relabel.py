@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnknn.ops import same_group
-from attnknn.ops.select import NO_ROW, exact_topk
+from attnknn.ops.keys import NO_ROW
+from attnknn.ops.select import exact_topk
 from attnknn.train.image_task import ImageTask, Pictures
 from attnknn.train.rows import Rows
 
