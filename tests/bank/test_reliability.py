@@ -161,3 +161,27 @@ def test_rows_are_checked_under_the_lock_that_keeps_them():
     bank._lock.write = late
     with pytest.raises(ValueError, match="no such row"):
         bank.reliability([3999])
+
+
+def test_copies_share_what_one_looks_up_until_one_changes(monkeypatch):
+    rng = np.random.default_rng(5)
+    vectors, labels = rng.normal(size=(60, 3)), rng.integers(0, 2, 60)
+    bank, groups = MemoryBank(3), np.full(60, -1)
+    bank.add(vectors, labels)
+    copied = bank.copy()
+    expected = naive(vectors, labels, groups, "l2")
+    np.testing.assert_allclose(copied.reliability(copied.live), expected)
+    searched, search = [], MemoryBank._nearest_others
+    monkeypatch.setattr(
+        MemoryBank, "_nearest_others", lambda self, rows: searched.append(len(rows)) or search(self, rows)
+    )
+    np.testing.assert_allclose(bank.reliability(bank.live), expected)
+    assert not searched
+    bank.remove(bank.ids[:20])
+    bank.update(bank.ids[:1], vectors=[[9.0, 9.0, 9.0]])
+    moved = np.concatenate([[[9.0, 9.0, 9.0]], vectors[21:]])
+    np.testing.assert_allclose(bank.reliability(bank.live), naive(moved, labels[20:], groups[20:], "l2"))
+    assert searched
+    del searched[:]
+    np.testing.assert_allclose(copied.reliability(copied.live), expected)
+    assert not searched

@@ -57,6 +57,20 @@ def test_help_shows_examples_and_fits_the_terminal(attnknn, command, width, monk
         assert max(map(len, examples)) <= 80
 
 
+def test_choices_are_told_where_they_are_asked_for(tmp_path):
+    rows = "\n".join(f"{at % 7},{at % 5},{'ab'[at % 2]}" for at in range(40))
+    file = tmp_path / "rows.csv"
+    file.write_text(f"x,y,z\n{rows}\n")
+    quiet, told = (
+        process("-m", "attnknn", *flags, "fit", file, "--target", "z", "--device", "cpu", "--out", tmp_path / name)
+        for name, flags in (("quiet", []), ("told", ["-v"]))
+    )
+    line = "note: search by torch: the tensors are on cpu"
+    assert (quiet.returncode, told.returncode) == (0, 0), told.stderr
+    assert line in told.stderr.splitlines()
+    assert line not in quiet.stderr
+
+
 def test_without_a_command_the_help_is_shown(attnknn):
     assert "Examples:" in attnknn().stdout
 

@@ -184,6 +184,7 @@ class MemoryBank:
             if count:
                 self._index.append(self._store.vectors, start)
                 fresh = np.arange(start, start + count)
+                self._reliability = self._reliability.apart()
                 self._reliability.appeared(fresh, self._store.vectors, self.metric)
         return names
 
@@ -194,6 +195,7 @@ class MemoryBank:
             self._changed()
             self._store.forget(rows)
             self._index.hide(rows)
+            self._reliability = self._reliability.apart()
             self._reliability.vanished(rows)
             if self._store.capacity - len(self._store) > max(_WASTE, len(self._store)):
                 self._compact()
@@ -215,6 +217,7 @@ class MemoryBank:
             if moved is not None and len(rows):
                 self._store.set_vectors(rows, moved)
                 self._index.replace(self._store.vectors, rows)
+                self._reliability = self._reliability.apart()
                 self._reliability.vanished(rows)
                 self._reliability.appeared(rows, self._store.vectors, self.metric)
 
@@ -268,11 +271,14 @@ class MemoryBank:
     def to_files(self) -> dict[str, bytes]:
         """The bank as the content of a few files."""
         with self._lock.write():
-            if len(self._store) < self._store.capacity:
-                self._compact()
-            about = {"index": self.index, "metric": self.metric, "dim": self.dim, "features": self._store.width}
-            files = {"bank.json": json.dumps(about).encode(), **self._store.to_files()}
-            content = self._index.to_bytes()
+            return self._files()
+
+    def _files(self) -> dict[str, bytes]:
+        if len(self._store) < self._store.capacity:
+            self._compact()
+        about = {"index": self.index, "metric": self.metric, "dim": self.dim, "features": self._store.width}
+        files = {"bank.json": json.dumps(about).encode(), **self._store.to_files()}
+        content = self._index.to_bytes()
         return files if content is None else {**files, "index.faiss": content}
 
     @classmethod
@@ -292,7 +298,10 @@ class MemoryBank:
 
     def copy(self) -> Self:
         """A bank of its own with the same rows."""
-        return type(self).from_files(self.to_files(), self.device)
+        with self._lock.write():
+            other = type(self).from_files(self._files(), self.device)
+            other._reliability = self._reliability.shared()
+        return other
 
     def __getstate__(self) -> dict[str, Any]:
         return {"files": self.to_files(), "device": self.device}
@@ -357,7 +366,7 @@ class MemoryBank:
         self.edits += 1  # rows have new numbers
         self._store.compact()
         self._index.rebuild(self._store.vectors)
-        self._reliability.forget()
+        self._reliability = Reliability()
 
     def _checked_rows(self, rows: ArrayLike) -> NDArray[np.int64]:
         at = np.asarray(rows)

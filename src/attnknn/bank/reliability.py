@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
@@ -22,17 +23,31 @@ Search = Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.float
 class Reliability:
     """The nearest rows of each row, kept up to date: after an edit only the rows concerned are looked up again.
 
-    Only who the neighbors are is stored. Labels are read when asked, so a relabeling needs no new search.
+    Only who the neighbors are is stored. Labels are read when asked, so a relabeling needs no new search. Banks
+    with the same rows share what one of them looks up, until one changes.
     """
 
     def __init__(self) -> None:
         self._near = np.empty((0, NEIGHBORS), np.int64)  # -1 where there are fewer
         self._radius = np.empty(0)
         self._fresh = np.empty(0, np.bool_)
+        self._shared = False
+        self._lock = threading.Lock()  # of those that share it
 
-    def forget(self) -> None:
-        """Start over: rows have new numbers."""
-        self.__init__()  # type: ignore[misc]
+    def shared(self) -> Self:
+        """The same, for a bank that has the same rows."""
+        self._shared = True
+        return self
+
+    def apart(self) -> Reliability:
+        """For a bank that is about to change: itself, or where others have it too, one of its own."""
+        if not self._shared:
+            return self
+        other = Reliability()
+        with self._lock:
+            other._near, other._radius = self._near.copy(), self._radius.copy()
+            other._fresh = self._fresh.copy()
+        return other
 
     def appeared(self, rows: NDArray[np.int64], vectors: NDArray[Any], metric: Metric) -> None:
         """These rows are new or have moved: whoever is nearer to them than to its last neighbor is stale."""
@@ -59,17 +74,21 @@ class Reliability:
 
     def near(self, rows: NDArray[np.int64], capacity: int, search: Search) -> NDArray[np.int64]:
         """(rows, NEIGHBORS) of each row's nearest, -1 where there are fewer; searches only what is stale."""
-        self._grow(capacity)
-        stale = np.unique(rows[~self._fresh[rows]])
-        if len(stale):
-            found, gaps = search(stale)
-            width = found.shape[1]
-            self._near[stale] = -1
-            self._near[stale, :width] = found
-            full = width == NEIGHBORS
-            self._radius[stale] = np.where(found[:, -1] >= 0, gaps[:, -1], np.inf) if full else np.inf
-            self._fresh[stale] = True
-        return self._near[rows]
+        with self._lock:
+            self._grow(capacity)
+            stale = np.unique(rows[~self._fresh[rows]])
+            if len(stale):
+                self._look_up(stale, search)
+            return self._near[rows]
+
+    def _look_up(self, stale: NDArray[np.int64], search: Search) -> None:
+        found, gaps = search(stale)
+        width = found.shape[1]
+        self._near[stale] = -1
+        self._near[stale, :width] = found
+        full = width == NEIGHBORS
+        self._radius[stale] = np.where(found[:, -1] >= 0, gaps[:, -1], np.inf) if full else np.inf
+        self._fresh[stale] = True
 
     def _grow(self, capacity: int) -> None:
         more = capacity - len(self._fresh)

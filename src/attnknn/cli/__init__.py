@@ -30,10 +30,17 @@ app.add_typer(bench.app, name="bench")
     "attnknn predict people-model new.csv --out answers.csv",
     "attnknn explain people-model new.csv --row 3",
     "attnknn fit photos/ --out photo-model",
+    "attnknn -v predict people-model new.csv --out answers.csv",
 )
 def attnknn(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose", "-v", count=True, help="Tell what is chosen and why; twice, tell more.", metavar=""
+        ),
+    ] = 0,
 ) -> None:
     """A classifier that answers with real examples: nearest neighbors, honest probabilities, reasons, edits.
 
@@ -44,6 +51,8 @@ def attnknn(
 
         print(f"attnknn {__version__}")
         raise typer.Exit
+    if verbose:
+        screen.tell_log(verbose)
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
 

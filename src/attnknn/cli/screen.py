@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import math
 import sys
 import time
@@ -56,6 +57,14 @@ def strict(value: Any) -> Any:
 def note(text: str) -> None:
     """Say something beside the result."""
     print(f"note: {printable(text)}", file=sys.stderr)
+
+
+def tell_log(much: int) -> None:
+    """Show what the package logs as notes: choices and their reasons, or from 2 on everything."""
+    log, handler = logging.getLogger("attnknn"), logging.Handler()
+    handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign]
+    log.handlers = [handler]
+    log.setLevel(logging.INFO if much == 1 else logging.DEBUG)
 
 
 def warned(message: Warning | str, *_: Any, **__: Any) -> None:

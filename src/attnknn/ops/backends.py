@@ -29,7 +29,7 @@ def served(backend: str, device: torch.device, reason: str | None, work: str, sl
         raise InvalidInput(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     if backend == "torch":
         return False
-    if reason is None and device.type != "cuda" and (backend == "auto" or not interpreted()):
+    if device.type != "cuda" and (backend == "auto" or (reason is None and not interpreted())):
         reason = f"the tensors are on {device.type}"
     if backend == "triton" and reason is not None:
         raise InvalidInput(f"backend='triton' cannot serve: {reason}")
