@@ -69,7 +69,7 @@ results: setup  ## Every study whose numbers the README states; hours on a CPU, 
 	$(BIN)/python benchmarks/tables.py
 
 NEAR = uniform,distance,reliability,attention,attention+tta,attention+k-ensemble,attention+tta+k-ensemble,attention+adaptive-k,attention+head-prior,attention+tta+head-prior
-PICTURED = cnn,cnn+tta,$(NEAR)
+PICTURED = sklearn-knn,logistic,cnn,cnn+tta,$(NEAR)
 SHORT = --epochs 30 --compile --seeds 3
 
 image-results: setup  ## The same for images; needs a GPU, and the original files in ATTNKNN_DATA

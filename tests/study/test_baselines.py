@@ -18,7 +18,7 @@ from attnknn.errors import MissingExtra
 from attnknn.study import baselines, learners
 from attnknn.study.baselines import knn_votes
 from attnknn.study.job import Job
-from attnknn.study.learners import HGB, Encoded, as_codes, as_vectors
+from attnknn.study.learners import HGB, Encoded, as_codes, vectors_of
 from attnknn.study.methods import METHODS
 from attnknn.study.recipe import BASELINES, LogisticGrid
 from attnknn.study.splits import parts, task_of
@@ -89,7 +89,7 @@ def test_trees_grown_in_steps_are_those_grown_at_once(recipe, task):
     once = HistGradientBoostingClassifier(
         learning_rate=0.1, max_leaf_nodes=7, max_iter=12, early_stopping=False, categorical_features=[2]
     )
-    numbers = Encoded(task.table, job.parts.train, as_codes)
+    numbers = Encoded(task.table.take, job.parts.train, as_codes)
     once.fit(numbers(job.parts.train), task.codes[job.parts.train])
     np.testing.assert_allclose(
         learner.predict(job.parts.test), once.predict_proba(numbers(job.parts.test)), atol=1e-9
@@ -124,7 +124,7 @@ def held_nll(job, C):
     """What scikit-learn's own logistic regression costs on each held-out row."""
     each = []
     for fit, held in job.parts.checks:
-        vectors, labels = Encoded(job.task.table, fit, as_vectors), job.parts.labels
+        vectors, labels = vectors_of(job.task, fit), job.parts.labels
         model = LogisticRegression(C=C, max_iter=1000).fit(vectors(fit), labels[fit])
         each += (-model.predict_log_proba(vectors(held))[np.arange(len(held)), labels[held]]).tolist()
     return np.mean(each)
@@ -134,7 +134,7 @@ def test_logistic_regression_is_scikit_learns_at_the_best_of_the_grid(recipe, ta
     job = job_of(replace(recipe, calibration="none", logistic=LogisticGrid(C=(1e-4, 0.3, 1e4))), task)
     fitted = METHODS["logistic"](job)
     assert fitted.settings["C"] == min((1e-4, 0.3, 1e4), key=lambda C: held_nll(job, C))
-    vectors, train = Encoded(task.table, job.parts.train, as_vectors), job.parts.train
+    vectors, train = vectors_of(task, job.parts.train), job.parts.train
     model = LogisticRegression(C=fitted.settings["C"], max_iter=1000).fit(vectors(train), task.codes[train])
     expected = model.predict_proba(vectors(job.parts.test))
     np.testing.assert_allclose(fitted.predict(job.parts.test).uncalibrated, expected, atol=1e-3)

@@ -122,6 +122,21 @@ def test_baselines_that_chose_on_other_rows_than_ours_are_named(recipe, task, tm
     assert [note.startswith(said) for note in notes] == [True] * noted
 
 
+@pytest.mark.parametrize(
+    ("methods", "below", "noted"),
+    [(["logistic", "cnn"], 2000, True), (["logistic", "cnn"], 0, False), (["cnn", "attention"], 2000, False)],
+)
+def test_few_images_on_which_baselines_chose_by_folds_and_networks_did_not_are_told(methods, below, noted):
+    draw = np.random.default_rng(0)
+    images, labels = draw.integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
+    recipe = recipe_for(images, labels, data="d", target="y", named=False)
+    recipe = replace(recipe, validation=Validation(folds_below=below))
+    told = {"settings": {}, "config": recipe.config(), "points": {}}
+    notes = notes_of(told, recipe, task_of(images, labels, recipe), Scope(methods), [0])
+    said = "logistic: settings and temperature were chosen on all training rows, by folds"
+    assert [note.startswith(said) for note in notes] == [True] * noted
+
+
 def test_many_classes_are_counted_not_listed():
     frame, labels = mixed()
     labels = np.array([*(f"r{at}" for at in range(9)), *labels[9:]])

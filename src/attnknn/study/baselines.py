@@ -21,7 +21,7 @@ from attnknn.errors import MissingExtra
 from attnknn.estimator.calibration import calibrated
 from attnknn.metrics import nll
 from attnknn.study.job import Fitted, Floats, Job, Predictions, Stopwatch
-from attnknn.study.learners import HGB, MLP, Encoded, Learner, LightGBM, Logistic, aligned, as_vectors
+from attnknn.study.learners import HGB, MLP, Encoded, Learner, LightGBM, Logistic, Numbers, aligned, vectors_of
 from attnknn.study.recipe import Rounds
 from attnknn.study.splits import Rows
 
@@ -76,7 +76,7 @@ def sklearn_knn(job: Job) -> Fitted:
         best = trial if best is None or trial.nll < best.nll else best
     if best is None:
         raise ValueError(f"no k of {job.recipe.knn.k} fits {len(job.parts.train)} training rows")
-    vectors = Encoded(job.task.table, job.parts.train, as_vectors)
+    vectors = vectors_of(job.task, job.parts.train)
     model = KNeighborsClassifier(best.settings["k"], weights=best.settings["weights"])
     model.fit(vectors(job.parts.train), job.parts.labels[job.parts.train])
     return Fitted(_told(best), watch.seconds, lambda rows: _predict_knn(job, model, vectors, best, rows))
@@ -86,14 +86,8 @@ def logistic(job: Job) -> Fitted:
     """scikit-learn's LogisticRegression with the C of least NLL on held-out rows."""
     watch, labels = Stopwatch(), _held_labels(job)
     with _threads(job):
-        held = [(Logistic(job, fit), rows) for fit, rows in job.parts.checks]
-        best = min(
-            (
-                _trial(job, {"C": C}, np.vstack([each.at(C).predict(rows) for each, rows in held]), labels)
-                for C in job.recipe.logistic.C
-            ),
-            key=lambda trial: trial.nll,
-        )
+        said = _logistic_chances(job)
+        best = min((_trial(job, {"C": C}, said[C], labels) for C in said), key=lambda trial: trial.nll)
         learner = Logistic(job, job.parts.train).at(best.settings["C"])
     return Fitted(_told(best), watch.seconds, partial(_predict, learner, best))
 
@@ -109,7 +103,7 @@ def calibrated_on(job: Job, probabilities: Floats, labels: Rows) -> Calibrator:
 
 
 def knn_votes(
-    model: KNeighborsClassifier, labels: Rows, queries: Floats, ks: tuple[int, ...], classes: int
+    model: KNeighborsClassifier, labels: Rows, queries: Numbers, ks: tuple[int, ...], classes: int
 ) -> dict[tuple[int, str], Floats]:
     """What ``predict_proba`` would say for each k and both kinds of weights, from one search.
 
@@ -142,13 +136,24 @@ def _knn_votes(job: Job) -> dict[tuple[int, str], Floats]:
     if not ks:
         return {}
     for fit, held in job.parts.checks:
-        vectors, labels = Encoded(job.task.table, fit, as_vectors), job.parts.labels[fit]
+        vectors, labels = vectors_of(job.task, fit), job.parts.labels[fit]
         model = KNeighborsClassifier().fit(vectors(fit), labels)
         each.append(knn_votes(model, labels, vectors(held), ks, classes))
     return {key: np.vstack([votes[key] for votes in each]) for key in each[0] if key[1] in grid.weights}
 
 
-def _predict_knn(job: Job, model: KNeighborsClassifier, vectors: Encoded, best: Trial, rows: Rows) -> Predictions:
+def _logistic_chances(job: Job) -> dict[float, Floats]:
+    """What is said of all held-out rows for every C; one learner at a time, as each holds its rows as numbers."""
+    each: list[dict[float, Floats]] = []
+    for fit, held in job.parts.checks:
+        learner = Logistic(job, fit)
+        each.append({C: learner.at(C).predict(held) for C in job.recipe.logistic.C})
+    return {C: np.vstack([said[C] for said in each]) for C in job.recipe.logistic.C}
+
+
+def _predict_knn(
+    job: Job, model: KNeighborsClassifier, vectors: Encoded[Any], best: Trial, rows: Rows
+) -> Predictions:
     watch = Stopwatch()
     votes = aligned(model.classes_, model.predict_proba(vectors(rows)), len(job.task.classes))
     prior = _prior(job, job.parts.train, len(rows))

@@ -13,7 +13,7 @@ from attnknn.metrics import seed_interval
 from attnknn.metrics.reliability import chunks, ece_of
 from attnknn.metrics.scores import accuracy_of, auc_of, aurc_of, brier_of, f1_macro_of, nll_of
 from attnknn.study.job import Floats
-from attnknn.study.recipe import ON_IMAGES
+from attnknn.study.recipe import ON_IMAGES, PLAIN
 from attnknn.study.splits import Rows
 
 BUILDERS = {
@@ -44,7 +44,7 @@ def pairs(methods: Sequence[str], ours: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def image_pairs(methods: Sequence[str]) -> list[tuple[str, str]]:
-    """Each of ours against the CNN, its own plain manner, and earlier ways of weighing in the same manner.
+    """Each of ours against every baseline, its own plain manner, and earlier ways of weighing in the same manner.
 
     Attention with views is also compared with plain weights, as the claims of the documents have it.
 
@@ -57,12 +57,12 @@ def image_pairs(methods: Sequence[str]) -> list[tuple[str, str]]:
     found = []
     for at, mine in reversed(list(enumerate(known))):
         way, _, manner = mine.partition("+")
-        if way == "cnn":
+        if way not in PLAIN:
             continue
         for other in reversed(known[:at]):
             its_way, _, its_manner = other.partition("+")
             claimed = mine == "attention+tta" and not its_manner
-            if its_way == "cnn" or (its_way == way and not its_manner) or its_manner == manner or claimed:
+            if its_way not in PLAIN or (its_way == way and not its_manner) or its_manner == manner or claimed:
                 found.append((mine, other))
     return found
 

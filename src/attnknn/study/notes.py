@@ -93,15 +93,18 @@ def _beyond(report: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _unequal(recipe: Recipe, scope: Scope, rows: int) -> list[str]:
-    """Whether baselines and ours chose on different rows."""
-    others = [name for name in scope.methods if _is_baseline(name)]
-    how, alike = recipe.validation, len(others) in (0, len(scope.methods))
-    if alike or recipe.ours.images is not None or not how.folds_below <= rows < HELD_OUT_FROM:
+    """Whether baselines and all others chose on different rows; what trains on images has no folds."""
+    others, images = [name for name in scope.methods if _is_baseline(name)], recipe.ours.images is not None
+    how, alone = recipe.validation, len(others) in (0, len(scope.methods))
+    by_folds, theirs_by_folds = rows < how.folds_below, not images and rows < HELD_OUT_FROM
+    if alone or by_folds == theirs_by_folds:
         return []
-    return [
-        f"{_listed(others, 'baselines')}: to be quick, settings and temperature were chosen on {how.fraction:.0%} "
-        "of the training rows; our methods chose theirs on all of these rows, by folds"
-    ]
+    told = f"{_listed(others, 'baselines')}: "
+    if by_folds:
+        told += "settings and temperature were chosen on all training rows, by folds; "
+        return [told + "all others chose theirs on some of these rows, held out from the training"]
+    told += f"to be quick, settings and temperature were chosen on {how.fraction:.0%} of the training rows; "
+    return [told + "our methods chose theirs on all of these rows, by folds"]
 
 
 def _noisy(recipe: Recipe, scope: Scope) -> list[str]:

@@ -22,6 +22,8 @@ MANNERS = ("tta", "k-ensemble", "tta+k-ensemble", "adaptive-k")
 """How images are answered, beside plainly; uniform weights have no entropy to adapt k by."""
 
 ON_IMAGES = (
+    "sklearn-knn",
+    "logistic",
     "cnn",
     "cnn+tta",
     *PLAIN,
@@ -29,7 +31,7 @@ ON_IMAGES = (
     "attention+head-prior",
     "attention+tta+head-prior",
 )
-"""The methods for images; each is compared with those before it."""
+"""The methods for images; each of ours is compared with baselines and others before it."""
 
 IN_MANNERS = tuple(
     f"{way}+{manner}"

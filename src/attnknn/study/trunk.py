@@ -32,7 +32,7 @@ class Trunk:
     """Our embedder's network, ReLU and a linear head; an epoch for each round."""
 
     def __init__(self, job: Job, fit: Rows, settings: Mapping[str, Any]) -> None:
-        self._rows = Encoded(job.task.table, fit, self._learn)
+        self._rows = Encoded(job.task.table.take, fit, self._learn)
         self._device = torch.device(job.device)
         features = self._rows(fit).astype(np.float32)
         self._labels = torch.from_numpy(job.parts.labels[fit]).to(self._device)
