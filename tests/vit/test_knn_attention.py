@@ -378,6 +378,45 @@ def test_nothing_is_looked_at_where_a_compiler_is_at_work():
     assert knn_attention(*on_meta, 3, **moved).shape == v.shape
 
 
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            {"q": torch.ones(1, 2, 5, 8, dtype=torch.cfloat)},
+            "q must be real .*, got torch.complex64",
+        ),
+        (
+            {"v": torch.ones(1, 2, 5, 8, dtype=torch.int64)},
+            "v must be real .*, got torch.int64",
+        ),
+        ({"k": np.ones((1, 2, 5, 8))}, "k must be a tensor, got ndarray"),
+        ({"k": torch.ones(1, 2, 5, 8, device="meta")}, "q is on cpu, k on meta"),
+        ({"rank_weights": torch.ones(8, 3, device="meta")}, "q is on cpu, rank_weights on meta"),
+        (
+            {"rank_weights": torch.ones(8, 3) > 0},
+            "rank_weights must be real .*, got torch.bool",
+        ),
+        ({"key_padding_mask": torch.ones(1, 5, device="meta") < 0}, "q is on cpu, key_padding_mask on meta"),
+        ({"candidates": [1, 2]}, "candidates must be a tensor, got list"),
+        ({"scale": "0.5"}, "scale must be a number or a tensor, got '0.5'"),
+        ({"scale": torch.tensor(1j)}, "scale must be real .*, got torch.complex64"),
+        ({"dropout_p": 1.5}, "dropout_p must be from 0 to 1, got 1.5"),
+        ({"dropout_p": float("nan")}, "dropout_p must be from 0 to 1, got nan"),
+    ],
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+)
+def test_types_and_devices_that_do_not_fit_are_refused_in_words(changed, told):
+    plain = {name: torch.ones(1, 2, 5, 8) for name in "qkv"}
+    with pytest.raises(InvalidInput, match=told):
+        knn_attention(**plain | {"k_neighbors": 3} | changed)
+
+
+def test_queries_and_keys_may_differ_in_precision():
+    q, k, v = drawn(7)
+    expected = knn_attention(q, k.float().double(), v, 3)
+    torch.testing.assert_close(knn_attention(q, k.float(), v, 3), expected)
+
+
 @pytest.mark.parametrize("given", ["nothing", "factors", "matrices", "candidates", "mask"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, when it traces
 def test_a_compiler_makes_no_graph_for_every_length(given):

@@ -77,8 +77,6 @@ def fused_attention(
         candidates: (m,) ascending: only these keys are looked at, behind the query itself.
         causal: Whether a query sees only keys up to its own index.
     """
-    if q.dtype != k.dtype:
-        q, k = q.float(), k.float()
     if euclidean:  # distances do not change with the origin, but their rounding errors do
         center = k.detach().float().mean(dim=2, keepdim=True)
         q, k = q.float() - center, k.float() - center

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from numbers import Real
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -114,7 +116,13 @@ def knn_attention(
     >>> knn_attention(q, k, v, 3).shape
     torch.Size([2, 4, 10, 8])
     """
+    _check_tensors(
+        {"q": q, "k": k, "v": v, "rank_weights": rank_weights, "scale": scale if torch.is_tensor(scale) else None},
+        {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "candidates": candidates},
+    )
     _check(q, k, v, similarity, rank_weights)
+    if not 0 <= dropout_p <= 1:
+        raise InvalidInput(f"dropout_p must be from 0 to 1, got {dropout_p!r}")
     mixed, indices = nearest_attention(
         *(q, k, v, _checked_k(k_neighbors)),
         similarity=similarity,
@@ -156,6 +164,9 @@ def nearest_attention(
     if not isinstance(scale, Tensor) and not 0 < scale < math.inf:
         raise InvalidInput(f"scale must be finite and above 0, got {scale!r}")
     check_masks((*q.shape[:3], k.shape[2]), attn_mask, key_padding_mask)
+    if q.dtype != k.dtype:
+        both = torch.promote_types(q.dtype, k.dtype)
+        q, k = q.to(both), k.to(both)
     kept = min(k_neighbors, _most(q, k, candidates))
     if rank_weights is not None and rank_weights.shape[-1] < kept:
         raise InvalidInput(f"rank_weights has {rank_weights.shape[-1]} ranks, but {kept} keys are kept")
@@ -291,6 +302,9 @@ def _checked_scale(scale: float | Tensor | None, heads: int, usual: float) -> fl
     if scale is None:
         return usual
     if not isinstance(scale, Tensor):
+        told: Any = scale  # whatever it was called with
+        if isinstance(told, bool) or not isinstance(told, Real | torch.SymFloat):
+            raise InvalidInput(f"scale must be a number or a tensor, got {scale!r}")
         return scale
     given = tuple(scale.shape)
     if len(given) > 3 or any(
@@ -302,6 +316,20 @@ def _checked_scale(scale: float | Tensor | None, heads: int, usual: float) -> fl
         if len(wrong):
             raise InvalidInput(f"scale must be finite and above 0, got {wrong[0].item()!r}")
     return scale.expand(heads, 1, 1)
+
+
+def _check_tensors(real: Mapping[str, Any], whole: Mapping[str, Any]) -> None:
+    """All on one device, and the first of them real floating-point numbers; None is not there."""
+    place = real["q"].device if isinstance(real["q"], Tensor) else None
+    for name, each in {**real, **whole}.items():
+        if each is None:
+            continue
+        if not isinstance(each, Tensor):
+            raise InvalidInput(f"{name} must be a tensor, got {type(each).__name__}")
+        if name in real and not each.is_floating_point():
+            raise InvalidInput(f"{name} must be real floating-point numbers, got {each.dtype}")
+        if each.device != place:
+            raise InvalidInput(f"q is on {place}, {name} on {each.device}")
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, similarity: str, rank_weights: Tensor | None) -> None:
