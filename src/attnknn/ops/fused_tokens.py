@@ -22,6 +22,7 @@ _MOST_LISTED: Final = 32  # keys kept, of which there are half as many again in 
 _FEWEST_LISTED: Final = 128  # tokens
 _MANY: Final = 4096  # tokens, from which wider tiles are faster
 _PARTS: Final = 64  # places where queries add to the gradient of the factors, so that few meet
+_PARTS_ALONE: Final = 512  # and where each is a sum of its own, so that all of the GPU has work
 _TYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -152,28 +153,26 @@ def _run_back(
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of queries, keys, values and factors; that of no factors is empty."""
-    from attnknn.ops.triton_back import back_to_keys, back_to_queries
+    from attnknn.ops.triton_back import back_to_queries
 
     grad, q, k, v = (_rows_dense(each) for each in (grad, q, k, v))
     batch, heads, queries, dim = q.shape
     tokens, width, kept = k.shape[2], v.shape[3], indices.shape[3]
-    sizes = _padded(q, v, kept)
-    same = {"EUCLIDEAN": euclidean, "HAS_FACTORS": factors is not None, "HAS_KEEP": keep is not None}
-    scatter = not torch.are_deterministic_algorithms_enabled()
+    sizes, scatter = _padded(q, v, kept), not torch.are_deterministic_algorithms_enabled()
     rows = _query_tile(sizes, scatter)
     blocks = batch * heads * -(-queries // rows)
     to_q, to_scores, near, mixed, parts = _by_token(q, queries), torch.empty_like(weights), None, None, None
-    many = min(blocks, _PARTS) if scatter else blocks  # one for each, or some that they add to
     if factors is not None:
-        parts = weights.new_zeros(many, kept, width)
+        parts = weights.new_zeros(min(blocks, _PARTS if scatter else _PARTS_ALONE), kept, width)
     if scatter:
         room, first = weights.new_zeros(batch * tokens * heads * (dim + width)), batch * tokens * heads * dim
         near, mixed = room[:first], room[first:]
+    same = {"EUCLIDEAN": euclidean, "HAS_FACTORS": factors is not None, "HAS_KEEP": keep is not None}
     with _on(q.device):
         back_to_queries[(blocks,)](
             *(q, k, v, factors, keep, indices, weights, grad, to_q, near, mixed, to_scores, parts),
             *(step for each in (q, k, v, grad) for step in each.stride()[:3]),
-            *(heads, queries, tokens, dim, width, *_steps(factors), many, scale),
+            *(heads, queries, tokens, dim, width, *_steps(factors), 1 if parts is None else len(parts), scale),
             **sizes,
             **same,
             ROWS=rows,
@@ -188,19 +187,8 @@ def _run_back(
                 mixed.view(shape).to(v.dtype).transpose(1, 2),
             )
         else:
-            to_k, to_v = (_by_token(each, tokens) for each in (k, v))
-            rows, columns, warps = _KEY_TILE
-            back_to_keys[(batch * heads * -(-tokens // columns),)](
-                *(q, k, factors, keep, indices, weights, to_scores, grad, to_k, to_v),
-                *(step for each in (q, k, grad) for step in each.stride()[:3]),
-                *(heads, queries, tokens, dim, width, *_steps(factors)),
-                **{name: sizes[name] for name in ("KEPT", "DIM", "WIDTH")},
-                **same,
-                ROWS=rows,
-                COLUMNS=columns,
-                CAUSAL=causal,
-                PRECISION="ieee",
-                num_warps=warps,
+            to_k, to_v = _summed(
+                *(grad, q, k, v, factors, keep, indices, weights, to_scores, parts, causal), sizes, same
             )
     if factors is None or parts is None:
         return to_q, to_k, to_v, grad.new_empty(0)
@@ -208,6 +196,53 @@ def _run_back(
     if factors.shape[1] > kept:  # there are ranks for more keys than there were
         to_factors = torch.nn.functional.pad(to_factors, (0, factors.shape[1] - kept))
     return to_q, to_k, to_v, to_factors
+
+
+def _summed(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    factors: Tensor | None,
+    keep: Tensor | None,
+    indices: Tensor,
+    weights: Tensor,
+    to_scores: Tensor,
+    parts: Tensor | None,
+    causal: bool,
+    sizes: dict[str, int],
+    same: dict[str, bool],
+) -> tuple[Tensor, Tensor]:
+    """Gradients of keys and values; in ``parts`` those of the factors. Each is a sum, the same on every run."""
+    from attnknn.ops.triton_back import back_to_factors, back_to_keys
+
+    batch, heads, queries, dim = q.shape
+    tokens, width = k.shape[2], v.shape[3]
+    to_k, to_v = (_by_token(each, tokens) for each in (k, v))
+    rows, columns, warps = _KEY_TILE
+    if parts is not None:
+        back_to_factors[parts.shape[:2]](
+            *(v, keep, indices, weights, grad, parts),
+            *(step for each in (v, grad) for step in each.stride()[:3]),
+            *(heads, queries, width, batch * heads),
+            **{name: sizes[name] for name in ("KEPT", "WIDTH")},
+            ROWS=_query_tile(sizes, scatter=False),
+            HAS_KEEP=keep is not None,
+            num_warps=1,
+        )
+    back_to_keys[(batch * heads * -(-tokens // columns),)](
+        *(q, k, factors, keep, indices, weights, to_scores, grad, to_k, to_v),
+        *(step for each in (q, k, grad) for step in each.stride()[:3]),
+        *(heads, queries, tokens, dim, width, *_steps(factors)),
+        **{name: sizes[name] for name in ("KEPT", "DIM", "WIDTH")},
+        **same,
+        ROWS=rows,
+        COLUMNS=columns,
+        CAUSAL=causal,
+        PRECISION="ieee",
+        num_warps=warps,
+    )
+    return to_k, to_v
 
 
 class _Eager(torch.autograd.Function):

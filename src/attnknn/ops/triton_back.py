@@ -59,7 +59,9 @@ def back_to_queries(
     SOFTMAX: tl.constexpr,
     SCATTER: tl.constexpr,
 ):
-    """Gradients of ROWS queries, of their scores, and their share in one of several parts of those of the factors.
+    """Gradients of ROWS queries and of their scores; with SCATTER they also add to those of all else.
+
+    The gradients of the factors are in several parts, so that few queries meet.
 
     Of a score that is a distance ``to_scores`` is twice the gradient of its square: what ``q - k`` is multiplied
     with. Gradients of queries, keys and values lie token by token, each with all its heads.
@@ -83,12 +85,10 @@ def back_to_queries(
             passed *= tl.load(keep + linked + rank, mask=asking, other=0.0)
         turn, near = slopes, rows_at(own_v, key, v_row, channels, asking, width) * slopes
         if HAS_FACTORS:
-            part = to_factors + ((tl.program_id(0) % parts) * KEPT + rank).to(tl.int64) * width + channels
-            gained = tl.sum(near * passed[:, None], axis=0)
             if SCATTER:
+                part = to_factors + ((tl.program_id(0) % parts) * KEPT + rank).to(tl.int64) * width + channels
+                gained = tl.sum(near * passed[:, None], axis=0)
                 tl.atomic_add(part, gained, mask=channels < width, sem="relaxed")
-            else:
-                tl.store(part, gained, mask=channels < width)
             factor = factors_at(factors, rank, f_channel, f_rank, channels, width)
             turn, near = turn * factor[None, :], near * factor[None, :]
         tl.store(to_scores + linked + rank, tl.sum(near, axis=1), mask=asking)
@@ -135,6 +135,49 @@ def back_to_queries(
             tl.atomic_add(to, slope[:, None] * (-beside if EUCLIDEAN else asked), mask=there, sem="relaxed")
     to = to_q + ((batch * queries + rows) * heads + head)[:, None] * dim + depth[None, :]
     tl.store(to, turned.to(to_q.dtype.element_ty), mask=asking[:, None] & (depth < dim)[None, :])
+
+
+@triton.jit
+def back_to_factors(
+    v,
+    keep,
+    indices,
+    weights,
+    grad,
+    to_factors,
+    v_batch,
+    v_head,
+    v_row,
+    g_batch,
+    g_head,
+    g_row,
+    heads,
+    queries,
+    width,
+    tables,
+    KEPT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    HAS_KEEP: tl.constexpr,
+):
+    """One part of the gradient of the factors of one rank: the sum over every so manieth ROWS queries."""
+    rank, channels = tl.program_id(1), tl.arange(0, WIDTH)
+    blocks, gained = tl.cdiv(queries, ROWS), tl.zeros((WIDTH,), tl.float32)
+    for block in range(tl.program_id(0), tables * blocks, tl.num_programs(0)):
+        table = block // blocks
+        batch, head = (table // heads).to(tl.int64), (table % heads).to(tl.int64)
+        rows = (block % blocks) * ROWS + tl.arange(0, ROWS)
+        asking = rows < queries
+        place = (table.to(tl.int64) * queries + rows) * KEPT + rank
+        key = tl.maximum(tl.load(indices + place, mask=asking, other=0), 0)
+        passed = tl.load(weights + place, mask=asking, other=0.0)
+        if HAS_KEEP:
+            passed *= tl.load(keep + place, mask=asking, other=0.0)
+        slopes = rows_at(grad + batch * g_batch + head * g_head, rows, g_row, channels, asking, width)
+        near = rows_at(v + batch * v_batch + head * v_head, key, v_row, channels, asking, width)
+        gained += tl.sum(near * slopes * passed[:, None], axis=0)
+    to = to_factors + (tl.program_id(0) * KEPT + rank).to(tl.int64) * width + channels
+    tl.store(to, gained, mask=channels < width)
 
 
 @triton.jit
