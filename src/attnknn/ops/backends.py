@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
 from typing import Final, Literal, get_args
@@ -47,6 +48,13 @@ def interpreted() -> bool:
     from attnknn.ops.triton_tokens import select_weigh_combine
 
     return not isinstance(select_weigh_combine, triton.JITFunction)
+
+
+def launching_on(device: torch.device) -> AbstractContextManager[object]:
+    """Within, kernels run where their tensors are: Triton launches them on the current device."""
+    if device.type != "cuda" or torch.cuda.device_count() == 1:  # to set it takes time
+        return nullcontext()
+    return torch.cuda.device(device)
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from attnknn.ops.backends import HAS_TRITON, interpreted, power
+from attnknn.ops.backends import HAS_TRITON, interpreted, launching_on, power
 
 MOST_CANDIDATES: Final = 256
 FEWEST: Final = 64  # queries; fewer are read once by a plain product, which is bound by memory anyway
@@ -115,7 +115,7 @@ def best_keys(
         "INTERPRETED": interpreted(),
     }
     at_once = max(1, 1024 // places)
-    with torch.cuda.device_of(queries):  # type: ignore[no-untyped-call]
+    with launching_on(queries.device):
         if there >= room:
             triton_search.floors[(-(-asking // sample["ROWS"]),)](
                 *given, *sizes, step, RANK=_RANK, **fixed, **sample
@@ -154,15 +154,16 @@ def settle(
 
     queries, vectors, rows = (each.contiguous() for each in (queries, vectors, rows))
     found, distances = _settle_fake(queries, vectors, rows, k, metric, none)
-    triton_search.settle[(len(queries),)](
-        *(queries, vectors, rows, found, distances),
-        *(queries.stride(0), vectors.stride(0), queries.shape[1], k, none),
-        CANDIDATES=rows.shape[1],
-        DIM=max(16, min(64, power(queries.shape[1]))),
-        METRIC=metric,
-        num_warps=4,
-        enable_fp_fusion=False,  # threads that add each other's squares must come to the same sum, to the last bit
-    )
+    with launching_on(queries.device):
+        triton_search.settle[(len(queries),)](
+            *(queries, vectors, rows, found, distances),
+            *(queries.stride(0), vectors.stride(0), queries.shape[1], k, none),
+            CANDIDATES=rows.shape[1],
+            DIM=max(16, min(64, power(queries.shape[1]))),
+            METRIC=metric,
+            num_warps=4,
+            enable_fp_fusion=False,  # threads that add each other's squares must come to the same sum
+        )
     return found, distances
 
 

@@ -7,14 +7,13 @@ first of them runs: where it is not installed, nothing here is called.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from attnknn.errors import InvalidInput
-from attnknn.ops.backends import HAS_TRITON, interpreted, power
+from attnknn.ops.backends import HAS_TRITON, interpreted, launching_on, power
 
 MOST_KEPT: Final = 64
 WIDEST: Final = 128
@@ -115,7 +114,7 @@ def _run(
     if listed and tokens >= _FEWEST_LISTED:
         tile, sizes["RANKS"] = _list_tile(tokens), max(16, power(kept + 6))
         lists = torch.empty(batch * heads * queries, sizes["RANKS"], dtype=torch.int64, device=q.device)
-    with _on(q.device):
+    with launching_on(q.device):
         select_weigh_combine[(batch * heads * -(-queries // tile["ROWS"]),)](
             *(q, k, v, factors, padding, keep, candidates, lists, out, indices, weights),
             *(step for each in (q, k, v, out) for step in each.stride()[:3]),
@@ -168,7 +167,7 @@ def _run_back(
         room, first = weights.new_zeros(batch * tokens * heads * (dim + width)), batch * tokens * heads * dim
         near, mixed = room[:first], room[first:]
     same = {"EUCLIDEAN": euclidean, "HAS_FACTORS": factors is not None, "HAS_KEEP": keep is not None}
-    with _on(q.device):
+    with launching_on(q.device):
         back_to_queries[(blocks,)](
             *(q, k, v, factors, keep, indices, weights, grad, to_q, near, mixed, to_scores, parts),
             *(step for each in (q, k, v, grad) for step in each.stride()[:3]),
@@ -356,13 +355,6 @@ def _refuse(ctx: Any, *_: Any) -> tuple[Any, ...]:
 
 _forward.register_autograd(_named_slopes, setup_context=_remember)
 _backward.register_autograd(_refuse)
-
-
-def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Kernels run on the current device."""
-    if device.type != "cuda" or torch.cuda.device_count() == 1:
-        return nullcontext()
-    return torch.cuda.device(device)
 
 
 def _steps(factors: Tensor | None) -> tuple[int, int]:
