@@ -2,7 +2,8 @@
 
 On this chip a product runs while other instructions do, if the kernel says so. Here one tile of keys is multiplied
 while the scores of the tile before are gone through, and tiles come by the copy engine. The queries stay in
-registers or in shared memory. This needs Gluon, the part of Triton that is still called experimental.
+registers or in shared memory. This needs Gluon, the part of Triton that is still called experimental. So far it
+has been compiled for the chip and no more: whether it is right and how fast it is, a run must tell.
 
     python benchmarks/hopper_search.py            # checks the neighbors, then times each shape of a tile
     python benchmarks/hopper_search.py --help
@@ -83,7 +84,7 @@ def _write_some(scores, start, floor, own, count, within, ROOM: gl.constexpr, LI
     else:
         count = gl.inline_asm_elementwise(
             _WRITE,
-            "=r,=r,f,f,f,f,r,r,r,r,l,l,r,r",
+            "=&r,=&r,f,f,f,f,r,r,r,r,l,l,r,r",
             [
                 gl.convert_layout(scores.reshape([rows, LANES]), LISTS, assert_trivial=True),
                 floor,
