@@ -17,7 +17,7 @@ from attnknn.errors import TrainingDiverged
 from attnknn.metrics import ece
 from attnknn.train.augment import Mixed, cutmix, mixup
 from attnknn.train.image_settings import ImageOptions
-from attnknn.train.losses import candidates, class_shares, hard_negatives, robust_loss, supcon
+from attnknn.train.losses import candidates, class_shares, hard_negatives, of_groups, robust_loss, supcon
 from attnknn.train.options import Precision
 from attnknn.train.policies import Augmentation
 from attnknn.train.rows import Rows, Shown, has_room
@@ -88,7 +88,7 @@ class ImageTask:
         self.held = Pictures(network, held, self.device) if held is not None and len(held) else None
         self._batch = options.batch(len(rows))
         self._trunk: Callable[[Tensor], Tensor] = self.model.network.trunk_features
-        self._shares: Callable[..., Tensor] = _others_shares
+        self._shares: Callable[..., Tensor] = class_shares
         if options.compile:
             self._trunk, self._shares = torch.compile(self._trunk), torch.compile(self._shares)
         totals = self.rows.weights @ self.rows.targets
@@ -186,12 +186,12 @@ class ImageTask:
             own = own[:, :0]
         asked = vectors, keys, rows.targets[drawn], model.scale
         with torch.autocast(self.device.type, enabled=False):  # within, a compiler would round the gradient too
-            shares = self._shares(*asked, own=own, theirs=theirs, key_prior=rows.logs[drawn])
+            shares = self._shares(*asked, leave_out=(own, theirs), key_prior=rows.logs[drawn])
         least = _LEAST if shares.dtype == torch.float32 else _LEAST**9
         logs = (shares.clamp(min=least).log() * (shares > 0)).float()  # what no key shows is free
         parts = {"nca": options.nca * self._mean_cost(logs, batch, mixed)}
         if options.hard:
-            labels, hidden = (rows.labels[batch], rows.labels[drawn]), _of_groups(own, theirs)
+            labels, hidden = (rows.labels[batch], rows.labels[drawn]), of_groups(own, theirs)
             loss = hard_negatives(vectors, keys, *labels, model.scale, leave_out=hidden, hardest=_HARDEST)
             parts["hard"] = options.hard * loss
         return parts
@@ -233,25 +233,6 @@ class ImageTask:
             entropy -= float(torch.where(weights > 0, weights * logs, 0.0).sum())
             chances.append((weights @ self.rows.targets + _MASS * self._prior) / (1 + _MASS))
         return torch.cat(chances), entropy / len(queries) / math.log(max(2, len(keys)))
-
-
-def _others_shares(
-    queries: Tensor,
-    keys: Tensor,
-    owners: Tensor,
-    scale: Tensor,
-    *,
-    own: Tensor,
-    theirs: Tensor,
-    key_prior: Tensor,
-) -> Tensor:
-    """What keys of other groups say, see ``class_shares``; in one function, as a compiler fuses what is in one."""
-    return class_shares(queries, keys, owners, scale, leave_out=_of_groups(own, theirs), key_prior=key_prior)
-
-
-def _of_groups(own: Tensor, theirs: Tensor) -> Tensor:
-    """(q, n) whether the group of a key, (n,), is among those of a query, (q, any number)."""
-    return (own[:, :, None] == theirs).any(dim=1)
 
 
 class Pictures(Shown):

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from attnknn.errors import InvalidInput
+from attnknn.ops import fused_shares
+from attnknn.ops.backends import Backend, served
 from attnknn.ops.combine import evidence
 from attnknn.ops.kernels import wide_float
 from attnknn.ops.similarity import unit
@@ -16,6 +18,7 @@ __all__ = [
     "class_shares",
     "hard_negatives",
     "nca",
+    "of_groups",
     "robust_loss",
     "served_vote",
     "supcon",
@@ -126,12 +129,13 @@ def class_shares(
     owners: Tensor,
     scale: float | Tensor,
     *,
-    leave_out: Tensor | None = None,
+    leave_out: Tensor | tuple[Tensor, Tensor] | None = None,
     key_prior: Tensor | None = None,
+    backend: Backend = "auto",
 ) -> Tensor:
     """(q, classes) shares of the softmax over all keys, by cosine: what NCA makes grow, for labels of any kind.
 
-    Never makes a GPU wait, but holds (q, n) matrices; :func:`nca` does neither. In float64 where there is one: in
+    Never makes a GPU wait. torch holds (q, n) matrices, the kernels do not. In float64 where there is one: in
     float32 the share of a class far away would be 0, and pull no more. A query that may see nothing has zeros.
 
     Args:
@@ -139,22 +143,40 @@ def class_shares(
         keys: (n, d).
         owners: (n, classes) how much of each class a key is.
         scale: One number; a tensor gets a gradient.
-        leave_out: (q, n) bool, what a query must not see.
+        leave_out: What a query must not see: (q, n) bool, or groups of the queries (q, any number) and the group
+            of each key (n,).
         key_prior: (n,) added to the logits, such as the log of the keys' weights.
+        backend: ``torch``, or ``triton`` for kernels that know groups, and keys without a gradient.
 
     >>> class_shares(torch.eye(2)[:1], torch.eye(2), torch.eye(2), 0.0).tolist()
     [[0.5, 0.5]]
     """
+    reason = "leave_out is a matrix" if isinstance(leave_out, Tensor) else None
+    own, theirs = (
+        leave_out
+        if isinstance(leave_out, tuple)
+        else (queries.new_zeros(len(queries), 0), keys.new_zeros(len(keys)))
+    )
+    reason = reason or fused_shares.unfit(queries, keys, owners, own, key_prior)
     with torch.autocast(queries.device.type, enabled=False):
-        logits = (scale * (unit(wide(queries)) @ unit(wide(keys)).T)).to(wide_float(queries.device))
+        asked, held = unit(wide(queries)), unit(wide(keys))
+        if served(backend, queries.device, reason, "shares of classes", fused_shares.slow()):
+            factor = torch.as_tensor(scale).to(asked)
+            return fused_shares.fused_shares(asked, held, owners, factor, own, theirs, key_prior)
+        logits = (scale * (asked @ held.T)).to(wide_float(queries.device))
         hidden = torch.zeros(1, len(keys), dtype=torch.bool, device=keys.device)
         if key_prior is not None:
             logits, hidden = logits + key_prior, (key_prior == -torch.inf)[None]
         if leave_out is not None:
-            hidden = hidden | leave_out
+            hidden = hidden | (leave_out if isinstance(leave_out, Tensor) else of_groups(own, theirs))
         blind = hidden.all(dim=1, keepdim=True)
         logits = logits.masked_fill(hidden, -torch.inf).masked_fill(blind, 0.0)
         return (logits.softmax(dim=1) @ owners.to(logits)) * ~blind
+
+
+def of_groups(own: Tensor, theirs: Tensor) -> Tensor:
+    """(q, n) whether the group of a key, (n,), is among those of a query, (q, any number)."""
+    return (own[:, :, None] == theirs).any(dim=1)
 
 
 def hard_negatives(
