@@ -202,6 +202,11 @@ def test_a_study_that_was_left_out_is_added_to_the_same_folder(together, tmp_pat
     assert not (tmp_path / "main").exists()
     found = engine.run_all(recipe, task, scopes, **how).report
     assert (found["run"]["cells"], [*found["studies"]]) == (1, ["main", "noise"])
+    assert (tmp_path / "tables" / "main-methods.csv").exists()
+    engine.run_all(recipe, task, {"noise": scopes["noise"]}, **how)
+    assert not [*tmp_path.glob("tables/main-*"), *tmp_path.glob("figures/main-*")]  # nor are they on the page
+    assert (tmp_path / "tables" / "noise-methods.csv").exists()
+    assert (tmp_path / "main" / "tables" / "methods.csv").exists()
 
 
 @pytest.mark.parametrize(
@@ -245,6 +250,26 @@ def test_a_study_from_python_knows_data_sets_by_name_and_refuses_other_rows():
         study.recipe_of("main", "mine", frame, labels[1:])
     with pytest.raises(InvalidInput, match="name one of them"):
         study.run(study.recipe_of("all", "iris", quick=True), methods=["hgb"])
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        (0, "a count of at least 1"),
+        ([], "a count of at least 1"),
+        ("12", "a count of at least 1"),
+        (np.array(2.0), "a count of at least 1"),
+        (np.ones((2, 2), int), "whole numbers"),
+        ([True], "whole numbers"),
+        ([0.5], "whole numbers"),
+        ([-1], "whole numbers"),
+        ([2**32], "below 2"),
+        ([3, 1, 3], "another one"),
+    ],
+)
+def test_seeds_that_make_no_sense_are_refused(seeds, said):
+    with pytest.raises(InvalidInput, match=said):
+        study.run(study.recipe_of("main", "iris", quick=True), methods=["sklearn-knn"], seeds=seeds)
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +25,35 @@ def test_a_folder_goes_on_with_its_own_recipe_and_refuses_another(cells, recipe)
     with pytest.raises(InvalidInput, match=r"members \(5 there, 3 here\)"):
         Cells.open(cells.folder, replace(recipe, members=3))
     assert (cells.folder / "recipe.json").read_bytes() == before
+
+
+def test_of_two_that_claim_a_new_folder_at_once_one_gets_it(tmp_path, recipe):
+    for at in range(20):
+        start, got = threading.Barrier(2), []
+
+        def claim(which, folder=tmp_path / str(at), start=start, got=got):
+            start.wait()
+            try:
+                got.append(Cells.open(folder, which).recipe)
+            except InvalidInput as refused:
+                assert "another recipe" in str(refused)  # noqa: PT017
+
+        claims = [threading.Thread(target=claim, args=(replace(recipe, members=many),)) for many in (3, 5)]
+        [each.start() for each in claims]
+        [each.join() for each in claims]
+        assert len(got) == 1
+        assert json.loads((tmp_path / str(at) / "recipe.json").read_text())["members"] == got[0].members
+
+
+def test_where_there_are_no_links_a_folder_is_claimed_nevertheless(tmp_path, recipe, monkeypatch):
+    def refused(path, target):
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    assert Cells.open(tmp_path / "run", recipe) == Cells.open(tmp_path / "run", recipe)
+    with pytest.raises(InvalidInput, match="another recipe"):
+        Cells.open(tmp_path / "run", replace(recipe, members=3))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["recipe.json"]
 
 
 def test_what_judges_cells_and_decides_no_number_may_change_meanwhile(cells, recipe):

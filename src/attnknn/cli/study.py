@@ -136,11 +136,11 @@ def run_all_studies(
     """Run every study but new-class, or --studies, each in a folder of DIR, with one page of them all.
 
     Seed by seed: what is trained for a seed serves all of them. Each study is what its own command would run with
-    its usual methods: --methods is for that command. Studies that are left out may be added later by the same
-    command.
+    its usual methods: --methods is for that command. Studies may be added later by the same command: name
+    all that the page is to have, what is there is not run again.
     The same command may be started several times at once: they share the work, and times become upper bounds.
 
-    Exits 0 when every cell is there, 1 when one failed, 2 for bad input.
+    Exits 0 when no cell failed, 1 when one did, 2 for bad input.
     """
     scopes = all_scopes(
         images=holds_images(data), quick=quick, studies=_names(studies), along=_places(along or ())
@@ -282,7 +282,7 @@ def _described(study: Study) -> str:
 
     On images: {", ".join(study.on_images)}.
 
-    Exits 0 when every cell is there, 1 when one failed, 2 for bad input.
+    Exits 0 when no cell failed, 1 when one did, 2 for bad input.
     """
 
 

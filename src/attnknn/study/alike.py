@@ -58,10 +58,15 @@ class Cell:
 def unanimous(said: NDArray[np.float32]) -> bool:
     """Whether probabilities tell no more of a row than its winner: all neighbors of each are of one class.
 
+    Where all rows get the same, or each its own, nothing says so.
+
     >>> unanimous(np.array([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]])), unanimous(np.array([[0.9, 0.1], [0.8, 0.2]]))
     (True, False)
+    >>> unanimous(np.array([[0.7, 0.3], [0.7, 0.3]])), unanimous(np.array([[0.7, 0.3], [0.4, 0.6]]))
+    (False, False)
     """
-    return len(np.unique(said, axis=0)) == len(np.unique(said.argmax(axis=1)))
+    answers = len(np.unique(said, axis=0))
+    return 1 < answers < len(said) and answers == len(np.unique(said.argmax(axis=1)))
 
 
 Rule = Callable[[Cell, Cell, Recipe], bool]

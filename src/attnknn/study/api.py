@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FIGURES: Final[tuple[Extra, ...]] = ("figures",)
+_SEEDS: Final = 2**32
 
 
 def recipe_of(
@@ -124,11 +125,13 @@ def run(
 
 def _seeds(given: Any) -> Sequence[int]:
     """Which seeds are meant by a count of them, or by themselves."""
-    each = range(given) if _is_whole(given) else given
-    if isinstance(each, str) or not isinstance(each, Sequence | np.ndarray) or not len(each):
+    each = range(given) if _is_whole(given) else given.tolist() if isinstance(given, np.ndarray) else given
+    if isinstance(each, str) or not isinstance(each, Sequence) or not len(each):
         raise InvalidInput(f"seeds must be a count of at least 1, or the seeds themselves, got {given!r}")
-    if not all(_is_whole(seed) and seed >= 0 for seed in each):
-        raise InvalidInput(f"seeds must be whole numbers of at least 0, got {given!r}")
+    if not all(_is_whole(seed) and 0 <= seed < _SEEDS for seed in each):
+        raise InvalidInput(f"seeds must be whole numbers of at least 0 and below 2**32, got {given!r}")
+    if len({*each}) < len(each):
+        raise InvalidInput(f"each of the seeds must be another one, got {given!r}")
     return [int(seed) for seed in each]
 
 

@@ -57,10 +57,9 @@ class Cells:
             raise InvalidInput(f"{folder} is a file; a study needs a folder")
         if not file.exists() and _holds_other(folder) and not file.exists():  # another run may write it meanwhile
             raise InvalidInput(f"{folder} holds other files than a study; name a folder of its own")
-        if file.exists():
-            _check_same(_object(file), recipe.config(), folder)
-        else:
-            write_json(file, recipe.config())
+        if not file.exists() and write_json(file, recipe.config(), new=True):
+            return cls(folder, recipe)
+        _check_same(_object(file), recipe.config(), folder)
         return cls(folder, recipe)
 
     def path(self, method: str, seed: int) -> Path:

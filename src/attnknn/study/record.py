@@ -10,6 +10,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -106,23 +107,39 @@ def is_report(path: Path) -> bool:
     return isinstance(found, dict) and {"command", "environment"} <= set(found)
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Strict JSON in one go: a kill leaves the file as it was. What is not finite becomes null."""
-    write_bytes(path, (json.dumps(_strict(content), allow_nan=False, indent=1) + "\n").encode())
+def write_json(path: Path, content: Mapping[str, Any], *, new: bool = False) -> bool:
+    """Strict JSON by ``write_bytes``: a kill leaves the file as it was. What is not finite becomes null."""
+    return write_bytes(path, (json.dumps(_strict(content), allow_nan=False, indent=1) + "\n").encode(), new=new)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """A whole file or none."""
+def write_bytes(path: Path, content: bytes, *, new: bool = False) -> bool:
+    """A whole file or none; where it must be ``new``, none if there is one. Returns whether it was written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with draft.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if new:
+            return _linked(draft, path)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+    return True
+
+
+def _linked(draft: Path, path: Path) -> bool:
+    """Give a whole file its name, unless another has it; of several that try at once one succeeds."""
+    try:
+        path.hardlink_to(draft)
+    except FileExistsError:
+        return False
+    except OSError:  # not every file system has links
+        if path.exists():
+            return False
+        draft.replace(path)
+    return True
 
 
 def _strict(value: Any) -> Any:

@@ -49,10 +49,11 @@ _SPECIAL = str.maketrans(
 )
 _NUMERAL = r"[-+]?[\d.]+(?:e[-+]\d+)?%?"
 _ESTIMATE: Final = re.compile(
-    rf"(?P<value>{_NUMERAL})\n(?:in every seed|\[?(?P<low>{_NUMERAL})(?: to |, )(?P<high>{_NUMERAL})\]?)"
+    rf"(?P<value>{_NUMERAL})(?=\n)"
+    rf"(?:\n(?:in every seed|\[?(?P<low>{_NUMERAL})(?: to |, )(?P<high>{_NUMERAL})\]?))?"
     rf"(?:\nfloor (?P<floor>{_NUMERAL}))?"
 )
-"""A cell of a value, its interval and its floor, as ``in_words`` and the grids write them."""
+"""A cell of a value with its interval, its floor or both, as ``in_words`` and the grids write them."""
 
 _COMMANDS: Final = ("=", "+", "-", "@", "\t")  # what spreadsheets run
 
@@ -68,6 +69,10 @@ def grid_csv(rows: Cells) -> str:
     method,'=1+1,kept,kept low,kept high
     a,x,0.9,0.8,0.95
     b,y z,.5,,
+    >>> print(grid_csv([("method", "ece"), ("a", ".09\nfloor .04"), ("b", ".05\n.00 to .14\nfloor .05")]), end="")
+    method,ece,ece low,ece high,ece floor
+    a,.09,,,.04
+    b,.05,.00,.14,.05
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

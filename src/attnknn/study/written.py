@@ -63,6 +63,7 @@ def write_overview(
         folder: Where to write; each study has a folder of its own in it.
         also: As in ``write_report``.
     """
+    _forget(folder, STUDIES.keys() - report["studies"].keys())
     write_json(folder / "report.json", report)
     write_bytes(folder / "index.html", overview_of(report, drawn).encode())
     _write_grid(claims_grid(list(report["studies"].values())), folder / "tables")
@@ -130,6 +131,13 @@ def not_drawn(also: Collection[str]) -> str | None:
     except MissingExtra as missing:
         return f"no figures/*.png, but *.svg: {missing}"
     return None
+
+
+def _forget(folder: Path, studies: Collection[str]) -> None:
+    """Remove tables and figures that an earlier report of all had of studies that this one does not have."""
+    for name in studies:
+        for path in (*folder.glob(f"tables/{name}-*"), *folder.glob(f"figures/{name}-*")):
+            path.unlink(missing_ok=True)
 
 
 def _files(figures: Iterable[str], folder: Path) -> list[Path]:
