@@ -28,14 +28,16 @@ def summary(reports: Sequence[Report]) -> str:
         "the same training with one option changed. Intervals and all other methods are in",
         "[docs/reference/results.md](docs/reference/results.md#images).",
         "",
-        f"| data | {' | '.join(f'`{name}`' for name in SHOWN)} |",
-        f"|{'---|' * (len(SHOWN) + 1)}",
-        *(
-            f"| {each['config']['data']} | {' | '.join(_three(each, name) for name in SHOWN)} |"
-            for each in reports
-        ),
+        f"| data | seeds | {' | '.join(f'`{name}`' for name in SHOWN)} |",
+        f"|{'---|' * (len(SHOWN) + 2)}",
+        *(row(each, [_three(each, name) for name in SHOWN]) for each in reports),
     ]
     return "\n".join([*lines, ""])
+
+
+def row(report: Report, cells: Sequence[str]) -> str:
+    """What a report has, behind its data and how many seeds there were."""
+    return f"| {' | '.join([report['config']['data'], str(len(report['seeds'])), *cells])} |"
 
 
 def details(reports: Sequence[Report]) -> str:

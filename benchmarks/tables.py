@@ -46,12 +46,9 @@ def summary(reports: Sequence[Report]) -> str:
         "on training rows. Intervals, calibration and all other methods are in",
         "[docs/reference/results.md](docs/reference/results.md), with the commands that repeat them.",
         "",
-        f"| data | {' | '.join(f'`{name}`' for name in COLUMNS)} |",
-        f"|{'---|' * (len(COLUMNS) + 1)}",
-        *(
-            f"| {each['config']['data']} | {' | '.join(_two(each, name) for name in COLUMNS)} |"
-            for each in reports
-        ),
+        f"| data | seeds | {' | '.join(f'`{name}`' for name in COLUMNS)} |",
+        f"|{'---|' * (len(COLUMNS) + 2)}",
+        *(image_tables.row(each, [_two(each, name) for name in COLUMNS]) for each in reports),
     ]
     return "\n".join([*lines, ""])
 
