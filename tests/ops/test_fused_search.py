@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -137,8 +139,8 @@ def test_a_key_that_is_no_number_is_found_or_not_as_by_torch_and_nothing_is_writ
     metric, wrong, monkeypatch
 ):
     queries, keys = drawn()
-    keys[3, 2] = wrong
-    lists = []
+    laid, lists = prepare(keys, metric), []
+    laid.table[2, 3] = laid.vectors[3, 2] = wrong  # behind the back of all checks
 
     def watched(*shape, **options):
         if options.get("dtype") != torch.int64 or len(shape) != 3:
@@ -147,10 +149,64 @@ def test_a_key_that_is_no_number_is_found_or_not_as_by_torch_and_nothing_is_writ
         return lists[-1][: shape[0]]
 
     monkeypatch.setattr(fused_search, "torch", SimpleNamespace(**{**vars(torch), "empty": watched}))
-    want, got = (exact_topk(queries, keys, 5, metric=metric, backend=each) for each in ("torch", "triton"))
+    want, got = (exact_topk(queries, laid, 5, backend=each) for each in ("torch", "triton"))
     assert torch.equal(want.rows, got.rows)
     assert lists
     assert all((each[len(queries) :] == 77).all() for each in lists)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_number_is_refused(backend, metric, wrong):
+    for at, name in enumerate(("queries", "keys")):
+        given = drawn()
+        given[at][3, 2] = wrong
+        with pytest.raises(InvalidInput, match=f"{name} must be finite"):
+            exact_topk(*given, 5, metric=metric, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_keys_whose_squares_are_beyond_float32_are_refused(backend):
+    queries, keys = drawn(scale=1e15)
+    exact_topk(queries, keys, 5, backend=backend)
+    with pytest.raises(InvalidInput, match=r"no longer than 1e\+18"):
+        exact_topk(queries, 1e5 * keys, 5, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_no_queries_find_nothing(backend):
+    queries, keys = drawn()
+    assert exact_topk(queries[:0], keys, 5, backend=backend).rows.shape == (0, 5)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda keys: pickle.loads(pickle.dumps(keys))])
+def test_copies_of_keys_that_are_written_to_search_what_was_written(copied):
+    queries, keys = drawn()
+    laid = prepare(keys)
+    for _ in range(3):
+        fill(laid, 0, keys[:1])
+    exact_topk(queries, laid, 5, backend="triton")
+    again = copied(laid)
+    for _ in range(8):  # until it has been written to as often
+        other = again.vectors.flip(0).clone()
+        again.vectors.copy_(other)
+        fill(again, 0, other)
+        want, got = (exact_topk(queries, again, 5, backend=each).rows for each in ("torch", "triton"))
+        assert torch.equal(want, got)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.uint8, torch.uint16])
+def test_pairs_may_be_whole_numbers_of_any_kind_and_those_beyond_the_queries_are_left(dtype):
+    queries, keys = drawn()
+    pairs = torch.tensor([[0, 3], [1, 5], [100, 2]], device=DEVICE)
+    want = exact_topk(queries, keys, 5, leave_out=pairs[:2], backend="torch")
+    for backend in ("torch", "triton"):
+        found = exact_topk(queries, keys, 5, leave_out=pairs.to(dtype), backend=backend)
+        assert torch.equal(want.rows, found.rows)
+    below = torch.cat([pairs, pairs.new_tensor([[-1, 4]])])
+    assert torch.equal(exact_topk(queries, keys, 5, leave_out=below, backend="triton").rows, want.rows)
 
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])
@@ -174,9 +230,13 @@ def test_types_and_places_that_do_not_fit_are_refused_alike(backend):
             queries.to(torch.complex64),
             keys,
             None,
-            "queries must be real floating-point numbers, got torch.complex64",
+            "queries must be real floating-point numbers of 16 to 64 bits, got torch.complex64",
         ),
-        (queries, keys.long(), None, "keys must be real floating-point numbers, got torch.int64"),
+        (queries, keys.long(), None, "keys must be real floating-point numbers of 16 to 64 bits, got torch.int64"),
+        (queries, keys.to(torch.float8_e5m2), None, "keys must be real .*, got torch.float8_e5m2"),
+        (queries[:, :0], keys[:, :0], None, "vectors must have at least one number"),
+        (queries.cpu().numpy(), keys, None, "queries must be a tensor, got ndarray"),
+        (queries, [1.0], None, "keys must be a tensor, got list"),
         (queries, keys[0], None, r"keys must have shape \(n, d\), got \(24,\)"),
         (queries, keys, some.float(), "leave_out must be whole numbers, got torch.float32"),
         (queries, keys, some[0], r"leave_out must have shape \(pairs, 2\), got \(2,\)"),
@@ -187,6 +247,10 @@ def test_types_and_places_that_do_not_fit_are_refused_alike(backend):
             exact_topk(asked, there, 5, leave_out=left_out, backend=backend)
     with pytest.raises(InvalidInput, match="metric must be one of"):
         exact_topk(queries, keys, 5, metric="l1", backend=backend)
+    with pytest.raises(InvalidInput, match="metric must be one of"):
+        exact_topk(queries.to("meta"), keys.to("meta"), 5, metric="l1", backend=backend)
+    with pytest.raises(InvalidInput, match="backend must be one of"):
+        exact_topk(queries.to("meta"), keys.to("meta"), 5, backend=f"{backend}s")
 
 
 @pytest.mark.parametrize("laid", [False, True])
@@ -226,13 +290,16 @@ def test_where_sixteen_bits_cannot_tell_keys_apart_torch_looks_again(looked_agai
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter
-def test_scores_that_overflow_are_looked_at_again():
+def test_scores_as_large_as_they_can_be():
     queries, keys = drawn(away=0.0)
-    keys[3] *= 1e30
+    keys[3] *= 1e17
     agree_rows = [
-        exact_topk(1e10 * queries, keys, 5, metric="ip", backend=each).rows for each in ("torch", "triton")
+        exact_topk(1e17 * queries, keys, 5, metric="ip", backend=each).rows for each in ("torch", "triton")
     ]
     assert torch.equal(*agree_rows)
+    for backend in ("torch", "triton"):
+        with pytest.raises(InvalidInput, match=r"queries must be finite and no longer than 1e\+18"):
+            exact_topk(1e20 * queries, keys, 5, metric="ip", backend=backend)
 
 
 def test_where_they_can_it_does_not(looked_again):

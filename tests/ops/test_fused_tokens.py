@@ -256,6 +256,61 @@ def test_on_a_gpu_the_kernels_serve_by_themselves_also_compiled_and_under_autoca
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.usefixtures("order")
+@pytest.mark.parametrize("similarity", ["matmul", "cosine", "euclidean"])
+@pytest.mark.parametrize("wrong", [1e6, 1e30, float("inf"), float("nan")])
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_what_padding_holds_makes_no_difference(similarity, wrong, backend):
+    q, k, v = drawn()
+    padding = torch.zeros(1, 20, dtype=torch.bool, device=DEVICE)
+    padding[:, [0, 7, 19]] = True  # a query that sees too few keys points at the first
+    options = {"key_padding_mask": padding, "similarity": similarity, "backend": backend, "is_causal": True}
+    found = []
+    for filled in (0.0, wrong):
+        held = [each.detach().clone() for each in (k, v)]
+        for each in held:
+            each[:, :, padding[0]] = filled
+        leaves = [q, *(each.requires_grad_() for each in held)]
+        out, indices = knn_attention(*leaves, 5, return_indices=True, **options)
+        found.append((out, indices, *torch.autograd.grad(out.square().sum(), leaves)))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as NumPy tells it, which interprets
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_key_that_is_no_number_is_seen_whatever_its_sign(sign):
+    q, k, v = drawn()
+    with torch.no_grad():
+        k[:, :, 3] = torch.tensor(float("nan"), device=DEVICE).copysign(torch.tensor(sign, device=DEVICE))
+    for backend in ("torch", "triton"):
+        out, indices = knn_attention(q, k, v, 4, backend=backend, return_indices=True)
+        assert out.isnan().all()
+        assert (indices[..., 0] == 3).all()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as NumPy tells it, which interprets
+@pytest.mark.usefixtures("order")
+def test_slopes_beyond_half_precision_stay_finite_where_the_gradient_is():
+    q, k, v = drawn(dtype=torch.float16, dim=16)
+    factors = torch.full((16, 4), 3.0, device=DEVICE)
+    slope = torch.full(v.shape, 3e4, device=DEVICE, dtype=torch.float16)
+    out = knn_attention(q, k, (v.detach() / 1e4).requires_grad_(), 4, rank_weights=factors, backend="triton")
+    to_q, to_k = torch.autograd.grad(out, (q, k), slope)
+    assert to_q.isfinite().all()
+    assert to_k.isfinite().all()
+    small = knn_attention(q, k, v, 4, rank_weights=1e-3 * factors, backend="triton")
+    (to_v,) = torch.autograd.grad(small, v, torch.full_like(slope, 1e-4))
+    assert (to_v != 0).any()
+
+
+def test_a_scale_may_be_of_another_precision():
+    q, k, v = drawn(heads=2)
+    scale = torch.tensor([[[0.5]], [[2.0]]], device=DEVICE, dtype=torch.float64)
+    found = [knn_attention(q, k, v, 4, scale=scale, backend=backend) for backend in ("torch", "triton")]
+    torch.testing.assert_close(found[0].float(), found[1].float())
+
+
 @pytest.mark.gpu
 @on_gpu
 def test_gradients_on_a_gpu_are_the_same_on_every_run_if_they_must_be():

@@ -451,3 +451,45 @@ def test_cosine_does_not_see_lengths():
     plain = knn_attention(q, k, v, 4, similarity="cosine")
     torch.testing.assert_close(knn_attention(q, k * lengths, v, 4, similarity="cosine"), plain)
     torch.testing.assert_close(knn_attention(normalize(q, dim=-1), normalize(k, dim=-1), v, 4, scale=1.0), plain)
+
+
+def test_indices_of_wide_scores_are_laid_out_as_they_are_told():
+    scores = torch.randn(2, 3, 7, 12, dtype=torch.float64)
+    assert largest_tokens(scores, 3).is_contiguous()
+    q = torch.randn(1, 2, 12, 8, dtype=torch.float64)
+    torch.library.opcheck(
+        torch.ops.attnknn.select_tokens.default,
+        (q, q, 3, False, 1.0, None, [], None, False, None),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
+def test_gradients_asked_for_within_autocast_are_no_coarser():
+    q, k, v = drawn(4, dtype=torch.float32, grad=True)
+    factors = torch.randn(4, 3, generator=torch.Generator().manual_seed(5)).requires_grad_()
+    leaves = q, k, v, factors
+    slope = torch.randn(q.shape, generator=torch.Generator().manual_seed(6))
+    plain = torch.autograd.grad(knn_attention(q, k, v, 3, rank_weights=factors), leaves, slope)
+    with torch.autocast("cpu", torch.bfloat16):
+        within = torch.autograd.grad(knn_attention(q, k, v, 3, rank_weights=factors), leaves, slope)
+    for one, other in zip(plain, within, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"scale": 10**400}, "beyond all floats"),
+        ({"dropout_p": "a"}, "dropout_p must be from 0 to 1"),
+        ({"dropout_p": float("nan")}, "dropout_p must be from 0 to 1"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(options, said):
+    with pytest.raises(InvalidInput, match=said):
+        knn_attention(*drawn(0), 3, **options)
+
+
+def test_tokens_without_a_number_are_refused():
+    q, _, v = drawn(0)
+    with pytest.raises(InvalidInput, match="at least one number"):
+        knn_attention(q[..., :0], q[..., :0], v, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,9 +16,7 @@ from attnknn.bank.folder import parse_json
 from attnknn.bank.growing import GrowingArray
 from attnknn.bank.neighbors import Id
 from attnknn.errors import CorruptModel, InvalidInput, UnknownId
-
-MAX_NORM: Final = 1e18
-"""Longest vector a bank takes: the square of anything longer may leave the range of float32."""
+from attnknn.ops.keys import MAX_NORM
 
 Metadata = Mapping[str, Any] | None
 

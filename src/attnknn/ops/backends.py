@@ -18,6 +18,13 @@ BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
 HAS_TRITON: Final = find_spec("triton") is not None
 
 
+def checked_backend(backend: str) -> str:
+    """``backend`` itself if it is one of ours."""
+    if backend not in BACKENDS:
+        raise InvalidInput(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    return backend
+
+
 def served(backend: str, device: torch.device, reason: str | None, work: str, slow: str | None = None) -> bool:
     """Whether the kernels serve; where they are not asked for by name, on CUDA only, and unless they are ``slow``.
 
@@ -26,9 +33,7 @@ def served(backend: str, device: torch.device, reason: str | None, work: str, sl
     Raises:
         InvalidInput: They were asked for and cannot, or there is no such backend.
     """
-    if backend not in BACKENDS:
-        raise InvalidInput(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-    if backend == "torch":
+    if checked_backend(backend) == "torch":
         return False
     if device.type != "cuda" and (backend == "auto" or (reason is None and not interpreted())):
         reason = f"the tensors are on {device.type}"

@@ -138,7 +138,7 @@ def best_keys(
 def _best_keys_fake(
     queries: Tensor, keys: Tensor, factors: Tensor, offsets: Tensor, count: int, step: int, none: int, even: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    scores = torch.empty(len(factors), count, device=queries.device)
+    scores = torch.empty(len(factors), count, dtype=torch.float32, device=queries.device)
     return scores, torch.empty_like(scores, dtype=torch.int64), torch.empty_like(factors)
 
 

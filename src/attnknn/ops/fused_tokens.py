@@ -238,7 +238,8 @@ def _summed(
         ROWS=rows,
         COLUMNS=columns,
         CAUSAL=causal,
-        PRECISION="ieee",
+        WIDE=torch.float16 in (q.dtype, grad.dtype),  # what a key is pulled by may be beyond its range
+        PRECISION="ieee" if torch.float32 in (q.dtype, grad.dtype) else "tf32",
         num_warps=warps,
     )
     return to_k, to_v
@@ -317,8 +318,8 @@ def _backward(
     to_q, to_k, to_v, to_factors = _run_back(
         grad, q, k, v, factors, keep, indices, weights, scale, euclidean, softmax, causal
     )
-    if k.dtype == v.dtype == torch.float32:  # what an operation returns shares no memory
-        to_k, to_v = to_k.clone(), to_v.clone()
+    # What an operation returns shares no memory, and sums of another type are copies.
+    to_k, to_v = (each.clone() if each.dtype == torch.float32 else each for each in (to_k, to_v))
     return to_q, to_k, to_v, to_factors.contiguous()
 
 

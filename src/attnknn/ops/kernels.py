@@ -26,7 +26,7 @@ def empty(*shape: int, device: torch.device) -> Tensor:
     """Uninitialized float32; NumPy asks for huge pages, which spares thousands of page faults."""
     if device.type == "cpu":
         return torch.from_numpy(np.empty(shape, np.float32))
-    return torch.empty(shape, device=device)
+    return torch.empty(shape, dtype=torch.float32, device=device)
 
 
 def centered(vectors: Tensor, center: Tensor, metric: Metric) -> Tensor:

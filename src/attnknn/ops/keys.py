@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from attnknn.errors import InvalidInput
 from attnknn.ops import fused_search, kernels
 from attnknn.ops.similarity import Metric
 
@@ -16,6 +17,9 @@ NO_ROW: Final = torch.iinfo(torch.int64).max
 
 SLICE: Final = 8192
 """Keys that are converted to float64 at a time."""
+
+MAX_NORM: Final = 1e18
+"""Longest vector of a bank or a search: the square of anything longer may leave the range of float32."""
 
 _LENGTHS_APART: Final = 1e-5  # at most: those of a table in float32, and those that it was made of
 
@@ -41,6 +45,10 @@ class Keys:
     longest: float  # no centered key is longer
     metric: Metric
     _narrow: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies lay out anew what they need: their table has another history."""
+        return Keys, (self.vectors, self.table, self.center, self.longest, self.metric)
 
     @property
     def rows(self) -> int:
@@ -79,10 +87,8 @@ class Keys:
         """A length that no key exceeds which is not hidden, from the table."""
         offsets = self.table[-1]
         shown = offsets > -torch.inf
-        if self.metric == "l2":
-            lengths = (-2 * offsets).sqrt()
-        else:
-            lengths = torch.linalg.vector_norm(self.table[:-1], dim=0)
+        # Squares of small numbers are 0 in float32.
+        lengths = torch.linalg.vector_norm(self.table[:-1], dim=0, dtype=kernels.wide_float(self.table.device))
         return (1 + _LENGTHS_APART) * float(lengths.masked_fill(~shown, 0.0).max()) if len(offsets) else 0.0
 
     def between(self, start: int, stop: int) -> Keys:
@@ -111,5 +117,8 @@ def fill(keys: Keys, start: int, vectors: Tensor) -> float:
         columns = slice(start + at, start + at + len(block))
         keys.table[:-1, columns] = block.T
         keys.table[-1, columns] = -norms.square() / 2 if keys.metric == "l2" else 0.0
-        longest = max(longest, float(norms.max()))
+        most = float(norms.max())
+        if not most <= 4 * MAX_NORM:  # the distance of two such is twice as long, and a mean is rounded
+            raise InvalidInput(f"keys must be finite and no longer than {MAX_NORM:g}")
+        longest = max(longest, most)
     return longest

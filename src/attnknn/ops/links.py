@@ -233,10 +233,11 @@ class _ChannelSums(torch.autograd.Function):
         grad, values = _flat(grads[0]), _flat(v)
         shares, by_rank = _flat(weights).to(grad.dtype), factors.to(grad.dtype).T.contiguous()
         to_weights, to_factors = torch.empty_like(shares), torch.empty_like(by_rank)
-        for rank, factor in enumerate(by_rank):
-            product = values.index_select(0, rows[:, rank]).mul_(grad)
-            to_weights[:, rank] = product @ factor
-            to_factors[rank] = shares[:, rank] @ product
+        with without_autocast(grad.device):  # a backward pass may be asked for within autocast, too
+            for rank, factor in enumerate(by_rank):
+                product = values.index_select(0, rows[:, rank]).mul_(grad)
+                to_weights[:, rank] = product @ factor
+                to_factors[rank] = shares[:, rank] @ product
         to_v = _ranked_back(grad, by_rank, shares, order, starts, len(v))
         return _heads(to_weights, weights), _heads(to_v, v), to_factors.T.to(factors.dtype), None, None, None
 
@@ -261,7 +262,7 @@ class _MatrixSums(torch.autograd.Function):
         grad, values = _flat(grads[0]), _flat(v)
         shares, by_rank = _flat(weights).to(grad.dtype), matrices.to(grad.dtype).permute(2, 0, 1).contiguous()
         to_weights, to_matrices = torch.empty_like(shares), torch.empty_like(by_rank)
-        with without_autocast(grad.device):  # a backward pass may be asked for within autocast, too
+        with without_autocast(grad.device):
             for rank, matrix in enumerate(by_rank):
                 near = values.index_select(0, rows[:, rank])
                 to_weights[:, rank] = ((grad @ matrix) * near).sum(dim=-1)

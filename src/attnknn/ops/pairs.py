@@ -27,7 +27,8 @@ def between(pairs: Tensor | None, axis: int, start: int, stop: int) -> Tensor | 
     """The pairs whose query (axis 0) or row (axis 1) lies in a range, counted from its start."""
     if pairs is None:
         return None
-    inside = pairs[(pairs[:, axis] >= start) & (pairs[:, axis] < stop)].clone()
+    pairs = pairs.long()  # numbers of any kind
+    inside = pairs[(pairs[:, axis] >= start) & (pairs[:, axis] < stop)]
     inside[:, axis] -= start
     return inside
 

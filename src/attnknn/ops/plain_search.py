@@ -38,7 +38,7 @@ def by_torch(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budg
     for start, stop in _query_chunks(len(queries), keys.rows, k, budget):
         parts.append(_search(queries[start:stop], keys, k, pairs.between(leave_out, 0, start, stop), budget))
     if not parts or k == 0:
-        return _nothing(queries, k)
+        return nothing(queries, k)
     return parts[0] if len(parts) == 1 else TopK(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
@@ -54,7 +54,7 @@ def _query_chunks(queries: int, rows: int, k: int, budget: int) -> Iterator[tupl
 def _search(queries: Tensor, keys: Keys, k: int, leave_out: Tensor | None, budget: int) -> TopK:
     # The scores take half of the budget; group maxima and float64 candidates share the rest.
     width = max(_GROUP, budget // (8 * len(queries)))
-    best = _nothing(queries, 0)
+    best = nothing(queries, 0)
     for start in range(0, keys.rows, width):
         stop = min(start + width, keys.rows)
         block = keys.between(start, stop)
@@ -128,21 +128,32 @@ def floor_of(
     """
     roundoff = torch.finfo(dtype).eps / 2
     plain = inputs is None and centered.device.type == "cuda"
-    if plain and dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
+    if plain and dtype == torch.float32 and _by_tensor_cores():
         roundoff = 2.0**-11
     asked = kernels.lengths(centered)
     if keys.metric == "l2":
         longest = (asked + worst).clamp(max=keys.longest)
         score, size = (asked.square() - worst.square()) / 2, asked * longest + longest.square() / 2
+        own = asked.square() + worst.square()
     else:
         score, size = (1 - worst if keys.metric == "cosine" else -worst), asked * keys.longest
+        own = score.abs()
     terms = centered.shape[1] + 32  # the sum itself, and the rounding of its inputs and of the floor
     lost = torch.finfo(dtype).tiny * (1 + asked + keys.longest)  # below the smallest normal number
+    lost = lost + torch.finfo(centered.dtype).eps * own  # the floor is known no better than what it is made of
     floor: Tensor = score - terms * ((roundoff if inputs is None else 4 * roundoff) * size + lost)
     if inputs is not None:
         tiny = 2.0**-24 * keys.longest * centered.shape[1] ** 0.5
         floor = floor - asked * ((2 + inputs) * inputs * keys.longest + 2 * tiny)
     return floor
+
+
+def _by_tensor_cores() -> bool:
+    """Whether products of float32 may be rounded to 10 bits."""
+    try:
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+    except RuntimeError:  # it was set in the newer way
+        return True
 
 
 def _largest(scores: Tensor, m: int, maxima: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,6 +235,7 @@ def _merged(first: TopK, second: TopK, k: int) -> TopK:
     return TopK(rows[:, :k].contiguous(), gaps[:, :k].contiguous())
 
 
-def _nothing(queries: Tensor, k: int) -> TopK:
+def nothing(queries: Tensor, k: int) -> TopK:
+    """Of no queries, or no keys."""
     empty = queries.new_zeros(len(queries), k, dtype=kernels.wide_float(queries.device))
     return TopK(empty.long(), empty)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from attnknn.errors import InvalidInput
 from attnknn.ops import fused_search, kernels, pairs
-from attnknn.ops.backends import Backend, served
-from attnknn.ops.keys import NO_ROW, Keys, TopK, prepare
-from attnknn.ops.plain_search import MEMORY_BUDGET, by_torch, floor_of
-from attnknn.ops.similarity import Metric, checked_metric
+from attnknn.ops.backends import Backend, checked_backend, served
+from attnknn.ops.keys import MAX_NORM, NO_ROW, Keys, TopK, prepare
+from attnknn.ops.plain_search import MEMORY_BUDGET, by_torch, floor_of, nothing
+from attnknn.ops.similarity import FLOATS, Metric, checked_metric
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -47,10 +47,17 @@ def exact_topk(
     [[1, 2]]
     """
     _check(queries, keys, k, leave_out)
+    checked_metric(metric)
+    checked_backend(backend)
+    rows = keys.shape[0] if isinstance(keys, Tensor) else keys.rows
+    if queries.shape[0] == 0 or rows == 0:
+        return nothing(queries, min(k, rows))
     if torch.compiler.is_compiling() or queries.is_meta:  # a compiler would stop at the first number it is to see
         return TopK(*_named(queries, *_laid(keys, metric, k), leave_out, budget, backend))
-    keys = prepare(keys, checked_metric(metric)) if isinstance(keys, Tensor) else keys
-    k = min(int(k), keys.rows)
+    if not float(queries.abs().amax()) <= MAX_NORM:  # what is no number is not
+        raise InvalidInput(f"queries must be finite and no longer than {MAX_NORM:g}")
+    keys = prepare(keys, metric) if isinstance(keys, Tensor) else keys
+    k, leave_out = min(int(k), rows), pairs.between(leave_out, 0, 0, len(queries))
     fused = backend == "triton" or (backend == "auto" and queries.device.type == "cuda")
     left_out = pairs.most(leave_out) if fused else 0
     reason, slow = fused_search.unfit(keys.rows, k, left_out), fused_search.slow(queries)
@@ -95,6 +102,9 @@ def _named_fake(queries: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 
 def _check(queries: Tensor, keys: Keys | Tensor, k: int, leave_out: Tensor | None) -> None:
+    for name, each in (("queries", queries), ("keys", keys), ("leave_out", leave_out)):
+        if each is not None and not isinstance(each, (Tensor, Keys) if name == "keys" else Tensor):
+            raise InvalidInput(f"{name} must be a tensor, got {type(each).__name__}")
     given: Any = k  # whatever it was called with
     if isinstance(given, bool) or not isinstance(given, Integral | torch.SymInt) or given < 1:
         raise InvalidInput(f"k must be at least 1 and whole, got {k!r}")
@@ -104,9 +114,11 @@ def _check(queries: Tensor, keys: Keys | Tensor, k: int, leave_out: Tensor | Non
     width = table.shape[dim] - (1 - dim)  # a table has a row of offsets, too
     if queries.ndim != 2 or queries.shape[1] != width:
         raise InvalidInput(f"queries must have shape (n, {width}), got {tuple(queries.shape)}")
-    for name, each in (("queries", queries), ("keys", table)):
-        if not each.is_floating_point():
-            raise InvalidInput(f"{name} must be real floating-point numbers, got {each.dtype}")
+    if width == 0:
+        raise InvalidInput("vectors must have at least one number")
+    for name, given in (("queries", queries), ("keys", table)):
+        if given.dtype not in FLOATS:
+            raise InvalidInput(f"{name} must be real floating-point numbers of 16 to 64 bits, got {given.dtype}")
     if leave_out is not None:
         _check_pairs(leave_out)
     for name, one in (("keys", table), ("leave_out", leave_out)):

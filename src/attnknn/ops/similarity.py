@@ -11,6 +11,7 @@ from attnknn.errors import InvalidInput
 
 Metric = Literal["l2", "cosine", "ip"]
 METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
+FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def checked_metric(metric: str) -> Metric:

@@ -17,10 +17,12 @@ from attnknn.ops.backends import Backend, served
 from attnknn.ops.fused_tokens import fused_attention, unfit
 from attnknn.ops.links import Links, combine_at, linked, scores_at, squared_distances_at, without_autocast
 from attnknn.ops.masks import check_masks, masks_of
+from attnknn.ops.similarity import FLOATS
 from attnknn.ops.tokens import TokenSimilarity, checked_similarity, readable, select_tokens, wide
 from attnknn.ops.weigh import softmax as softmax_of
 
 _NEAR = 1e-8  # added to a distance before it is inverted
+_MOST = 2**1000  # of a whole number, to be a float
 
 
 @overload
@@ -121,7 +123,8 @@ def knn_attention(
         {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "candidates": candidates},
     )
     _check(q, k, v, similarity, rank_weights)
-    if not 0 <= dropout_p <= 1:
+    given: Any = dropout_p  # whatever it was called with
+    if not isinstance(given, Real) or not 0 <= dropout_p <= 1:
         raise InvalidInput(f"dropout_p must be from 0 to 1, got {dropout_p!r}")
     mixed, indices = nearest_attention(
         *(q, k, v, _checked_k(k_neighbors)),
@@ -167,6 +170,8 @@ def nearest_attention(
     if q.dtype != k.dtype:
         both = torch.promote_types(q.dtype, k.dtype)
         q, k = q.to(both), k.to(both)
+    if key_padding_mask is not None:
+        k, v = _without_padding(k, v, key_padding_mask, similarity)
     kept = min(k_neighbors, _most(q, k, candidates))
     if rank_weights is not None and rank_weights.shape[-1] < kept:
         raise InvalidInput(f"rank_weights has {rank_weights.shape[-1]} ranks, but {kept} keys are kept")
@@ -199,6 +204,17 @@ def nearest_attention(
     return mixed, chosen.indices if found is None else chosen.indices.masked_fill(~found, -1)
 
 
+def _without_padding(k: Tensor, v: Tensor, padding: Tensor, similarity: TokenSimilarity) -> tuple[Tensor, Tensor]:
+    """Keys and values in which padding is harmless: it may hold what is no number, or be far from all else."""
+    hidden = padding[:, None, :, None]
+    k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
+    if similarity == "euclidean":  # where distances have their origin in the mean of the keys
+        others = (~hidden).sum(dim=2, keepdim=True).clamp(min=1)
+        middle = (wide(k.detach()).sum(dim=2, keepdim=True) / others).to(k.dtype)
+        k = torch.where(hidden, middle, k)
+    return k, v
+
+
 def _fused(
     q: Tensor,
     k: Tensor,
@@ -215,6 +231,7 @@ def _fused(
     euclidean = similarity == "euclidean"
     if isinstance(factor, Tensor):
         if softmax or not euclidean:  # inverse distances are not scaled
+            factor = factor.to(wide(q).dtype)
             q, k = wide(q) * factor, wide(k) * factor if euclidean else wide(k)
         factor = 1.0
     keep = q.new_ones(*q.shape[:3], kept, dtype=torch.float32) if dropout_p else None
@@ -303,6 +320,8 @@ def _checked_scale(scale: float | Tensor | None, heads: int, usual: float) -> fl
         return usual
     if not isinstance(scale, Tensor):
         told: Any = scale  # whatever it was called with
+        if isinstance(scale, int) and scale > _MOST:
+            raise InvalidInput("scale must be finite and above 0, got a number beyond all floats")
         if isinstance(told, bool) or not isinstance(told, Real | torch.SymFloat):
             raise InvalidInput(f"scale must be a number or a tensor, got {scale!r}")
         return scale
@@ -326,8 +345,8 @@ def _check_tensors(real: Mapping[str, Any], whole: Mapping[str, Any]) -> None:
             continue
         if not isinstance(each, Tensor):
             raise InvalidInput(f"{name} must be a tensor, got {type(each).__name__}")
-        if name in real and not each.is_floating_point():
-            raise InvalidInput(f"{name} must be real floating-point numbers, got {each.dtype}")
+        if name in real and each.dtype not in FLOATS:
+            raise InvalidInput(f"{name} must be real floating-point numbers of 16 to 64 bits, got {each.dtype}")
         if each.device != place:
             raise InvalidInput(f"q is on {place}, {name} on {each.device}")
 
@@ -335,10 +354,10 @@ def _check_tensors(real: Mapping[str, Any], whole: Mapping[str, Any]) -> None:
 def _check(q: Tensor, k: Tensor, v: Tensor, similarity: str, rank_weights: Tensor | None) -> None:
     checked_similarity(similarity)
     fits = q.ndim == k.ndim == v.ndim == 4 and q.shape[:2] == k.shape[:2] == v.shape[:2]
-    if not (fits and k.shape[2] == v.shape[2] > 0 and q.shape[3] == k.shape[3]):
+    if not (fits and k.shape[2] == v.shape[2] > 0 and q.shape[3] == k.shape[3] > 0):
         raise InvalidInput(
-            "expected q (b, h, queries, dim), k (b, h, keys, dim), v (b, h, keys, dim_v) with at least one key, "
-            f"got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
+            "expected q (b, h, queries, dim), k (b, h, keys, dim), v (b, h, keys, dim_v) with at least one key "
+            f"of at least one number, got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         )
     if rank_weights is None:
         return

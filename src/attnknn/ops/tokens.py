@@ -165,7 +165,7 @@ def largest_tokens(scores: Tensor, count: int) -> Tensor:
     [1, 3, 0]
     """
     if scores.dtype == torch.float64:  # too wide to be packed
-        return torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., :count]
+        return torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., :count].contiguous()
     columns = scores.shape[-1]
     if columns < _FEWEST_RUNS * _RUN * count:
         return _column(_largest_keys(packed(scores), count), columns)
@@ -177,7 +177,13 @@ def largest_tokens(scores: Tensor, count: int) -> Tensor:
 
 
 def packed(scores: Tensor) -> Tensor:
-    """int64 that compare as float32 scores do, and where these are equal, a lower column as the larger."""
+    """int64 that compare as float32 scores do, and where these are equal, a lower column as the larger.
+
+    What is not a number is above all, whatever its sign: on many processors infinity less itself has one.
+    """
+    wrong = scores != scores
+    if not by_numpy(scores.device) or bool(wrong.any()):
+        scores = scores.masked_fill(wrong, torch.nan)
     bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     columns = scores.shape[-1]

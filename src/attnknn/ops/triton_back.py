@@ -217,6 +217,7 @@ def back_to_keys(
     HAS_KEEP: tl.constexpr,
     CAUSAL: tl.constexpr,
     EUCLIDEAN: tl.constexpr,
+    WIDE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Gradients of COLUMNS keys and their values: sums over all queries of the head, ROWS at a time."""
@@ -244,6 +245,8 @@ def back_to_keys(
             mask=asking[:, None] & (depth < dim)[None, :],
             other=0.0,
         )
+        if WIDE:
+            slopes, asked = slopes.to(tl.float32), asked.to(tl.float32)
         to_score = tl.zeros((COLUMNS, ROWS), tl.float32)
         shares = tl.zeros((COLUMNS, ROWS), tl.float32)
         for rank in range(KEPT):
