@@ -97,12 +97,12 @@ class MemoryBank:
     def labels(self, rows: ArrayLike) -> NDArray[np.int64]:
         """The labels of some rows."""
         with self._lock.read():
-            return self._store.labels[self._checked_rows(rows)].copy()  # type: ignore[no-any-return]
+            return np.take(self._store.labels, self._checked_rows(rows), axis=0)
 
     def weights(self, rows: ArrayLike) -> NDArray[np.float64]:
         """The weights of some rows."""
         with self._lock.read():
-            return self._store.weights[self._checked_rows(rows)].copy()  # type: ignore[no-any-return]
+            return np.take(self._store.weights, self._checked_rows(rows), axis=0)
 
     def label_weights(self, classes: int) -> NDArray[np.float64]:
         """(classes,) the summed weights of the rows of each label."""
@@ -116,17 +116,17 @@ class MemoryBank:
     def vectors(self, rows: ArrayLike) -> NDArray[Any]:
         """The vectors of some rows, as they were given."""
         with self._lock.read():
-            return self._store.vectors[self._checked_rows(rows)].copy()  # type: ignore[no-any-return]
+            return np.take(self._store.vectors, self._checked_rows(rows), axis=0)
 
     def features(self, rows: ArrayLike) -> NDArray[Any]:
         """What the vectors of some rows were made from, where the bank keeps it."""
         with self._lock.read():
-            return self._store.features[self._checked_rows(rows)].copy()  # type: ignore[no-any-return]
+            return np.take(self._store.features, self._checked_rows(rows), axis=0)
 
     def groups(self, rows: ArrayLike) -> NDArray[np.int64]:
         """The groups of some rows; -1 is none."""
         with self._lock.read():
-            return self._store.groups[self._checked_rows(rows)].copy()  # type: ignore[no-any-return]
+            return np.take(self._store.groups, self._checked_rows(rows), axis=0)
 
     def metadata(self, rows: ArrayLike) -> list[Metadata]:
         """The metadata of some rows (1-D)."""
