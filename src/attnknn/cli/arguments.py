@@ -156,6 +156,17 @@ Minutes = Annotated[
         metavar="M", min=0, help="Begin nothing after so many, and tell what was not run; 0 only reports."
     ),
 ]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "--jobs",
+        "-j",
+        metavar="N",
+        min=1,
+        max=256,
+        help="Processes that share the work, and the processors; times become upper bounds.",
+    ),
+]
 Along = Annotated[
     str | None,
     typer.Option(

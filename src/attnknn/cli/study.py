@@ -70,6 +70,7 @@ def command(study: Study) -> Callable[..., None]:
         device: arguments.Device = "auto",
         commit: arguments.Commit = None,
         minutes: arguments.Minutes = None,
+        jobs: arguments.Jobs = 1,
         keep: arguments.Keep = None,
         save: arguments.Save = None,
         epochs: arguments.ImageEpochs = None,
@@ -86,7 +87,7 @@ def command(study: Study) -> Callable[..., None]:
         what = {"test_share": test_share, "members": members, "k": k, "quick": quick, "source": recipe,
                 "noise": Noise(noise, noise_kind.value)}  # fmt: skip
         how = {"seeds": _seeds(first_seed, seeds, quick=quick), "device": device, "commit": commit,
-               "minutes": minutes, "also": _also(figures=figures, pdf=pdf), "methods": scope.methods,
+               "minutes": minutes, "jobs": jobs, "also": _also(figures=figures, pdf=pdf), "methods": scope.methods,
                "points": scope.points, "keep": kept}  # fmt: skip
         images = {"epochs": epochs, "compile": compiled or None, "image_size": image_size}
         tell(study, given.run("run_study", images, what, how), out, save, as_json=as_json)
@@ -94,7 +95,7 @@ def command(study: Study) -> Callable[..., None]:
     run.__doc__ = _described(study)
     return screen.examples(
         f"attnknn study {study.name} --data digits --out runs/digits",
-        f"attnknn study {study.name} --data adult --seeds 5 --out runs/adult \\",
+        f"attnknn study {study.name} --data adult --seeds 5 --jobs 4 --out runs/adult \\",
         f"  --save results/adult/{study.name}.json",
         f"attnknn study {study.name} --data people.csv --target income --out runs/people",
         f"attnknn study {study.name} --data cifar10 --out runs/images",
@@ -127,6 +128,7 @@ def run_all_studies(
     device: arguments.Device = "auto",
     commit: arguments.Commit = None,
     minutes: arguments.Minutes = None,
+    jobs: arguments.Jobs = 1,
     save: arguments.Save = None,
     epochs: arguments.ImageEpochs = None,
     image_size: arguments.ImageSize = None,
@@ -138,7 +140,8 @@ def run_all_studies(
     Seed by seed: what is trained for a seed serves all of them. Each study is what its own command would run with
     its usual methods: --methods is for that command. Studies may be added later by the same command: name
     all that the page is to have, what is there is not run again.
-    The same command may be started several times at once: they share the work, and times become upper bounds.
+    Several processes share the work, by --jobs or by the same command started several times; what they time are
+    upper bounds.
 
     Exits 0 when no cell failed, 1 when one did, 2 for bad input.
     """
@@ -149,7 +152,8 @@ def run_all_studies(
     given.check(resume=resume)
     what = {"test_share": test_share, "members": members, "quick": quick, "source": recipe}
     how = {"seeds": _seeds(first_seed, seeds, quick=quick), "device": device, "commit": commit,
-           "minutes": minutes, "also": _also(figures=figures, pdf=pdf), "scopes": scopes}  # fmt: skip
+           "minutes": minutes, "jobs": jobs, "scopes": scopes,
+           "also": _also(figures=figures, pdf=pdf)}  # fmt: skip
     images = {"epochs": epochs, "compile": compiled or None, "image_size": image_size}
     tell(EVERYTHING, given.run("run_all", images, what, how), out, save, as_json=as_json)
 
@@ -276,7 +280,8 @@ def _described(study: Study) -> str:
 
     Settings and calibration are chosen on held-out training rows, and the test rows are predicted once.
     A run that is stopped goes on where it was; more seeds or methods only add to what DIR holds.
-    The same command may be started several times at once: they share the work, and times become upper bounds.
+    Several processes share the work, by --jobs or by the same command started several times; what they time are
+    upper bounds.
 
     Methods: {", ".join(study.methods)}.
 

@@ -76,6 +76,7 @@ def run(
     out: str | PathLike[str] | None = None,
     device: str = "auto",
     minutes: float | None = None,
+    jobs: int = 1,
     data_dir: str | PathLike[str] | None = None,
     also: Collection[Extra] = FIGURES,
     say: Say = lambda text: None,
@@ -92,6 +93,7 @@ def run(
         out: Folder for cells, report, page and tables; what it has already is not run again. None keeps nothing.
         device: Where our methods run.
         minutes: After so many nothing is begun, and what is left is told as not run.
+        jobs: How many processes share the work, and the processors; times are upper bounds then.
         data_dir: Folder of the data sets' files; else ATTNKNN_DATA.
         also: ``figures`` draws them as .png beside .svg, where there is matplotlib; ``pdf`` writes ``report.pdf``.
         say: Hears what is being done and how long it may take.
@@ -114,7 +116,7 @@ def run(
     with tempfile.TemporaryDirectory() as nowhere:
         kept = () if out is None else also  # nobody would see what is drawn into a folder that goes
         how: dict[str, Any] = {"seeds": which, "out": Path(out or nowhere), "device": device, "also": kept,
-                               "minutes": minutes}  # fmt: skip
+                               "minutes": minutes, "jobs": jobs}  # fmt: skip
         if recipe.study == EVERYTHING.name:
             if methods is not None or along is not None:
                 raise InvalidInput("all studies run as usual; name one of them to choose its methods or places")

@@ -17,6 +17,9 @@ try:
 except ImportError:  # not every system has it; there a run has its folder for itself
     fcntl = None
 
+CAN_SHARE: Final = fcntl is not None
+"""Whether several runs in one folder share its work here, and do not each do all of it."""
+
 
 @contextmanager
 def claimed(file: Path, *, wait: bool = False) -> Iterator[bool]:

@@ -20,6 +20,7 @@ from attnknn.study.rendered import need_matplotlib
 from attnknn.study.report import report_of
 from attnknn.study.splits import Task, parts
 from attnknn.study.turns import Turn, state_of
+from attnknn.study.workers import check_jobs, filled
 from attnknn.study.written import Drawn, Extra, not_drawn, write_overview, write_report
 
 
@@ -46,13 +47,14 @@ def run_study(
     device: str = "auto",
     commit: str | None = None,
     minutes: float | None = None,
+    jobs: int = 1,
     keep: Sequence[str] = (),
     also: Collection[Extra] = (),
     say: Say = lambda text: None,
 ) -> Outcome:
     """Fill the cells that are missing in a folder and write ``report.json`` from all that are there.
 
-    The same may run several times at once, on as many processors, say: they share the work, and times that are
+    Several processes, by ``jobs`` or by starting the same several times at once, share the work; times that are
     measured meanwhile are upper bounds.
 
     Args:
@@ -65,6 +67,7 @@ def run_study(
         device: Where our methods run.
         commit: The commit of the source, where there is no git to ask.
         minutes: After so many no cell is begun, and what is left is told as not run; the next run goes on with it.
+        jobs: How many processes fill cells; each has its share of the threads.
         keep: Methods whose models are saved in ``out / "models"``, as ``method-seed``.
         also: ``figures`` draws them as .png too, where there is matplotlib; ``pdf`` writes ``report.pdf``.
         say: Hears what is being done and how long it may take.
@@ -72,11 +75,11 @@ def run_study(
     Raises:
         InvalidInput: Something that no cell could mend, such as a folder of another study.
     """
-    machine = Machine.here(device, commit, minutes)
-    _check(task, recipe, seeds, also)
+    _check(task, recipe, seeds, also, jobs)
+    machine = Machine.here(device, commit, minutes, jobs)
     plan = Plan.of(recipe, _meant(Scope(methods, points), task), seeds, out, keep)
     turn, closing = Turn.of(out), Closing(task, machine, also, say)
-    (lacking,) = Filling([plan], task, machine, out, say).run()
+    (lacking,) = filled(Filling([plan], task, machine, out, say))
     state = state_of([plan], [lacking], also)
     report, mine = turn.report(state, lambda: _finished(plan, lacking, closing)[0], say)
     return Outcome(report, lacking.failed, mine)
@@ -92,6 +95,7 @@ def run_all(
     device: str = "auto",
     commit: str | None = None,
     minutes: float | None = None,
+    jobs: int = 1,
     also: Collection[Extra] = (),
     say: Say = lambda text: None,
 ) -> Outcome:
@@ -108,14 +112,15 @@ def run_all(
         device: As in ``run_study``.
         commit: As in ``run_study``.
         minutes: As in ``run_study``.
+        jobs: As in ``run_study``.
         also: As in ``run_study``.
         say: As in ``run_study``.
 
     Raises:
         InvalidInput: As in ``run_study``.
     """
-    machine, watch = Machine.here(device, commit, minutes), Stopwatch()
-    _check(task, recipe, seeds, also)
+    _check(task, recipe, seeds, also, jobs)
+    machine, watch = Machine.here(device, commit, minutes, jobs), Stopwatch()
     Cells.open(out, recipe)
     plans = [
         Plan.of(replace(recipe, study=name), _meant(scope, task), seeds, out / name)
@@ -123,7 +128,7 @@ def run_all(
     ]
     turn, closing = Turn.of(out), Closing(task, machine, also, say)
     run = sum(len(plan.todo()) for plan in plans)
-    lacking = Filling(plans, task, machine, out, say).run()
+    lacking = filled(Filling(plans, task, machine, out, say))
 
     def write() -> dict[str, Any]:
         ended = {
@@ -147,8 +152,9 @@ def run_all(
     return Outcome(report, named, mine)
 
 
-def _check(task: Task, recipe: Recipe, seeds: Sequence[int], also: Collection[Extra]) -> None:
+def _check(task: Task, recipe: Recipe, seeds: Sequence[int], also: Collection[Extra], jobs: int) -> None:
     """What no cell could mend is told before any is run."""
+    check_jobs(jobs)
     if "pdf" in also:
         need_matplotlib()
     for seed in seeds:

@@ -31,17 +31,21 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """Where cells are run, as their record tells, since when, and for how many minutes; None is no limit."""
+    """Where cells are run, as their record tells, for how many minutes, by how many processes, and since when.
+
+    None minutes are no limit.
+    """
 
     device: str
     commit: str | None
     minutes: float | None = None
+    jobs: int = 1
     began: float = field(default_factory=time.time)
 
     @classmethod
-    def here(cls, device: str, commit: str | None, minutes: float | None = None) -> Machine:
+    def here(cls, device: str, commit: str | None, minutes: float | None = None, jobs: int = 1) -> Machine:
         """This one; ``commit`` is of the source, where there is no git to ask."""
-        return cls(search_device(device), commit or record.commit(), minutes)
+        return cls(search_device(device), commit or record.commit(), minutes, jobs)
 
     def late(self) -> str | None:
         """Why nothing more is begun, in words; None while something may be."""
@@ -53,11 +57,10 @@ class Machine:
 
     def told(self) -> dict[str, Any]:
         """Part of a cell."""
-        return {
-            "commit": self.commit,
-            "source_hash": record.source_hash(),
-            "environment": record.environment(self.device),
-        }
+        here = record.environment(self.device)
+        if self.jobs > 1:
+            here["processes"] = self.jobs
+        return {"commit": self.commit, "source_hash": record.source_hash(), "environment": here}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ class Filling:
 
     def __init__(self, plans: Sequence[Plan], task: Task, machine: Machine, out: Path, say: Say) -> None:
         self.plans, self.task, self.machine, self.out, self.say = plans, task, machine, out, say
-        self.lacking = [Lacking({}, {}) for _ in plans]
+        self._lacking = [Lacking({}, {}) for _ in plans]
         lacking = [(at, asked) for at, plan in enumerate(plans) for asked in plan.todo()]
         self._parts: dict[str, list[tuple[int, Asked]]] = {}
         for at, asked in sorted(lacking, key=lambda each: each[1].seed):  # stable: else as the studies come
@@ -161,9 +164,13 @@ class Filling:
                 continue
             self.say(f"waiting for another run, which has {len(self._parts[part])} cells of {part} under way")
             self._take(part, wait=True)
+        return self.lacks()
+
+    def lacks(self) -> list[Lacking]:
+        """Of each plan why some cells have no numbers, as things are now."""
         return [
             Lacking(*(_still(plan, some) for some in each))
-            for plan, each in zip(self.plans, self.lacking, strict=True)
+            for plan, each in zip(self.plans, self._lacking, strict=True)
         ]
 
     def _take(self, part: str, *, wait: bool = False) -> bool:
@@ -186,7 +193,7 @@ class Filling:
             return
         study = f"{plan.cells.recipe.study}: " if len(self.plans) > 1 else ""
         ahead = [some for part, some in self._parts.items() if part not in self._taken]
-        left = self._pace.left([each.cell[0] for some in ahead for _, each in some])
+        left = self._pace.left([each.cell[0] for some in ahead for _, each in some], self.machine.jobs)
         self.say(f"{study}{name}, seed {seed}: cell {self._done} of {self._all}{left}")
         watch, shared = Stopwatch(), self._shared.of(seed, asked.point)
         at_work, device = self.out / CLAIMS, self.machine.device
@@ -194,21 +201,21 @@ class Filling:
         reason = run_cell(plan.cells, job, asked.method, self.machine, plan.models.get(asked.cell))
         self._pace.took(name, watch.seconds)
         if reason is not None:
-            self.lacking[at].failed[f"{name}-{seed}"] = reason
+            self._lacking[at].failed[f"{name}-{seed}"] = reason
 
     def _leave(self, some: Sequence[tuple[int, Asked]]) -> None:
         """Note that no time was left; nothing is written, for another run may have some."""
         for at, asked in some:
             if self.plans[at].lacks(asked):
                 name, seed = asked.cell
-                self.lacking[at].late[f"{name}-{seed}"] = str(self.machine.late())
+                self._lacking[at].late[f"{name}-{seed}"] = str(self.machine.late())
 
     def _tried(self, at: int, asked: Asked) -> bool:
         """Whether a cell was tried in vain since this run began: what was so before is tried again."""
         cells, (name, seed) = self.plans[at].cells, asked.cell
         reason = cells.failure(name, seed, self.machine.began)
         if reason is not None:
-            self.lacking[at].failed[f"{name}-{seed}"] = reason
+            self._lacking[at].failed[f"{name}-{seed}"] = reason
         return reason is not None or cells.not_run(name, seed, self.machine.began)
 
 
@@ -292,11 +299,11 @@ class Pace:
         """Remember a cell."""
         self._seen.setdefault(name, []).append(seconds)
 
-    def left(self, names: Sequence[str]) -> str:
-        """Time that these cells may take; nothing while nothing is known."""
+    def left(self, names: Sequence[str], jobs: int = 1) -> str:
+        """Time that these cells may take as many processes; nothing while nothing is known."""
         if not self._seen:
             return ""
         mean = {name: float(np.mean(each)) for name, each in self._seen.items()}
         other = float(np.mean(list(mean.values())))
-        seconds = sum(mean.get(name, other) for name in names)
+        seconds = sum(mean.get(name, other) for name in names) / jobs
         return f", about {seconds / 60:.0f} min left" if seconds >= 90 else f", about {seconds:.0f} s left"

@@ -31,6 +31,7 @@ def notes_of(
     each = [parts(task, recipe, seed) for seed in seeds]
     same = sentences(report.get("alike", ()), report.get("unexpected", ()))
     found = [*_constant(task), *_classes(task, each), *_tails(task, recipe, scope, seeds), *_beyond(report)]
+    found += _shared(report)
     return [*found, *_unequal(recipe, scope, min(len(one.train) for one in each)), *_noisy(recipe, scope), *same]
 
 
@@ -90,6 +91,13 @@ def _beyond(report: Mapping[str, Any]) -> Iterable[str]:
             found.setdefault((int(k), int(used)), []).append(name)
     for (k, used), names in found.items():
         yield f"k {k} is more than the bank of {_listed(names, 'cells')} holds: all of its rows vote (k {used})"
+
+
+def _shared(report: Mapping[str, Any]) -> Iterable[str]:
+    """Whether cells were filled side by side."""
+    most = max((each["environment"].get("processes", 1) for each in report.get("environments", ())), default=1)
+    if most > 1:
+        yield f"times are upper bounds: up to {most} processes filled cells side by side"
 
 
 def _unequal(recipe: Recipe, scope: Scope, rows: int) -> list[str]:
