@@ -78,7 +78,7 @@ image-results: setup  ## The same for images; needs a GPU, and the original file
 	$(BIN)/attnknn study main --data cifar10 --compile --noise 0.4 --seeds 3 --methods distance,reliability,attention,attention+tta \
 	  --out runs/noise-cifar10 --save results/cifar10/noise-sym-40.json
 	$(BIN)/attnknn study new-class --data cifar10 --compile --seeds 3 --out runs/new-class-cifar10 --save results/cifar10/new-class.json
-	$(BIN)/attnknn study all --data cifar10 $(SHORT) --studies noise,imbalance,ablation --along noise=0.2,0.4 --out runs/cifar10
+	$(BIN)/attnknn study all --data cifar10 $(SHORT) --studies noise,imbalance,ablation --along noise=0.2,0.4 --jobs $(JOBS) --out runs/cifar10
 	for study in "noise --along 0.2,0.4" imbalance ablation; do \
 	  $(BIN)/attnknn study $$study --data cifar10 $(SHORT) --out runs/cifar10/$${study%% *} \
 	    --save results/cifar10/$${study%% *}.json || exit 1; done
@@ -102,12 +102,12 @@ vit-results: setup  ## Token layers side by side on CIFAR; needs a GPU, and the 
 	  $(VIT_224) $$timing --save results/vit/cifar10-224.json || exit 1; done
 	$(BIN)/python benchmarks/tables.py
 
-# Several processors, or a GPU, are kept busy by the same command started several times: each training is taken by one.
+# JOBS processes share the trainings: what is timed is then an upper bound, except where a run has the machine for itself.
 study-results: setup  ## Every study; ten minutes on a core for Iris, two hours for a Wine task, far more for the last two
 	$(BIN)/attnknn study all --data digits --quick --out runs/digits-quick --save results/digits/all-quick.json
 	$(BIN)/attnknn study all --data iris --out runs/all-iris --save results/iris/all.json
 	for data in wine-quality-red wine-quality-red-good adult mnist; do \
-	  $(BIN)/attnknn study all --data $$data --seeds 3 --out runs/all-$$data --save results/$$data/all.json || exit 1; done
+	  $(BIN)/attnknn study all --data $$data --seeds 3 --jobs $(JOBS) --out runs/all-$$data --save results/$$data/all.json || exit 1; done
 	$(BIN)/python benchmarks/tables.py
 
 docs: setup  ## Run every example of the README, the docs and the docstrings
