@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attnknn import AttentionOptions
 from attnknn.study.ablation import HEADS, PARTS, USUAL, VARIANTS
-from attnknn.study.verdicts import short
+from attnknn.study.verdicts import ends_of, fine
 from image_tables import estimate, unrun, wrong
 
 Report = Mapping[str, Any]
@@ -47,7 +49,7 @@ def _part(report: Report, part: str) -> str:
 
 
 def _heads(report: Report, heads: int) -> str:
-    words = f"{heads} head{'s' * (heads > 1)} in place of 4"
+    words = f"{heads} head{'s' * (heads > 1)} in place of {AttentionOptions().num_heads}"
     return _change(report, words, f"{ALL}-heads-{heads}", ["-", "-"])
 
 
@@ -55,14 +57,15 @@ def _change(report: Report, title: str, without: str, sizes: list[str]) -> str:
     """What a variant has otherwise than all parts, whichever of the two the report compares with the other."""
     differences = report["differences"]
     sign = 1 if ALL in differences.get(without, {}) else -1
-    found = differences[without][ALL] if sign > 0 else differences[ALL][without]
-    return f"| {' | '.join([title, *sizes, *(_gap(found[metric], sign) for metric in ('nll', 'accuracy'))])} |"
+    found = differences.get(without, {}).get(ALL) or differences.get(ALL, {}).get(without, {})
+    gaps = (_gap(found[metric], sign) if metric in found else "-" for metric in ("nll", "accuracy"))
+    return f"| {' | '.join([title, *sizes, *gaps])} |"
 
 
 def _gap(found: Mapping[str, Any], sign: int = 1) -> str:
-    mean, low, high = (found[name] for name in ("mean", "low", "high"))
-    ends = sorted((sign * low, sign * high))
-    return f"{short(sign * mean, sign=True)} [{short(ends[0])}, {short(ends[1])}]"
+    low, high = sorted(sign * end for end in ends_of(found))
+    mean = fine(round(sign * found["mean"], 12), sign=True)
+    return f"{mean} [{fine(low)}, {fine(high)}]" if math.isfinite(low) else mean
 
 
 def _trained(report: Report) -> list[str]:

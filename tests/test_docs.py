@@ -127,7 +127,8 @@ def test_the_generator_skips_what_has_no_results(tables, tmp_path):
 def test_the_summary_has_a_row_for_each_data_set(tables):
     scores = {"accuracy": estimate(0.5, 0.01, seeds=2), "nll": estimate(0.25, 0.5)}
     made = {**report(hgb=scores, attention={**scores, "nll": {**scores["nll"], "mean": None}}), "seeds": [0, 1, 2]}
-    assert "| made-up | 3 | - | - | .5000 / .2500 (*n* = 2) | - | .5000 / - (*n* = 2) | - |" in tables.summary([made])
+    expected = "| made-up | 3 | - | - | .5000 / .2500 (*n* = 2) | - | .5000 / - (*n* = 2) | - |"
+    assert expected in tables.summary([made])
 
 
 def test_the_tables_of_an_ablation_say_what_each_change_does(tables):

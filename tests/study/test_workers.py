@@ -8,13 +8,16 @@ import sys
 import time
 
 import pytest
+import torch
 from mixed import mixed
+from threadpoolctl import threadpool_info
 
 from attnknn.errors import InvalidInput
 from attnknn.study import workers
 from attnknn.study.cells import Cells
+from attnknn.study.claims import CLAIMS, claimed
 from attnknn.study.engine import run_study
-from attnknn.study.filling import Machine, Plan
+from attnknn.study.filling import Filling, Machine, Plan
 from attnknn.study.methods import METHODS
 from attnknn.study.points import PLAIN_POINT, Scope
 from attnknn.study.splits import recipe_for, task_of
@@ -31,9 +34,9 @@ def asked():
     return recipe, task_of(frame, labels, recipe)
 
 
-def study(asked, out, jobs, said=None):
+def study(asked, out, jobs, said=None, seeds=(0,)):
     say = (lambda _: None) if said is None else said.append
-    how = {"methods": METHODS_HERE, "seeds": [0], "out": out, "device": "cpu", "commit": "c"}
+    how = {"methods": METHODS_HERE, "seeds": seeds, "out": out, "device": "cpu", "commit": "c"}
     return run_study(*asked, jobs=jobs, say=say, **how)
 
 
@@ -68,7 +71,7 @@ def test_another_process_fills_cells_beside_this_one_with_the_same_numbers(asked
 def test_a_process_that_dies_leaves_its_cells_to_this_one(asked, tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "_COMMAND", (sys.executable, "-c", "raise SystemExit(3)"))
     told = []
-    found = study(asked, tmp_path / "run", 3, told)
+    found = study(asked, tmp_path / "run", 3, told, seeds=[0, 1])
     assert set(found.report["methods"]) == set(METHODS_HERE)
     assert told.count("another process of this run ended with code 3") == 2
 
@@ -83,6 +86,71 @@ def test_a_process_ends_with_the_run_that_started_it(asked, tmp_path):
     process.stdin.close()  # as the system does it for a run that is killed
     assert process.wait(30) == 0
     assert plan.todo()
+
+
+@needs_locks
+def test_a_cell_that_another_process_tried_in_vain_has_failed_even_when_time_is_up(asked, tmp_path):
+    plan = Plan.of(asked[0], Scope(METHODS_HERE, (PLAIN_POINT,)), [0], tmp_path)
+    work = Filling([plan], asked[1], Machine.here("cpu", "c", 0.0), tmp_path, lambda _: None)
+    with claimed(tmp_path / CLAIMS / plan.every[1].part):  # by another process, which began in time
+        (lacking,) = work.run()
+        assert lacking.failed == {}
+        assert set(lacking.late) == {"sklearn-knn-0", "logistic-0"}
+        plan.cells.write_failure("logistic", 0, "RuntimeError: too warm")
+    (lacking,) = work.lacks()
+    assert lacking.failed == {"logistic-0": "RuntimeError: too warm"}
+    assert set(lacking.late) == {"sklearn-knn-0"}
+
+
+@needs_locks
+def test_each_process_has_its_share_of_the_threads(asked, tmp_path, monkeypatch):
+    written, seen, by_itself = tmp_path / "threads", [], METHODS["sklearn-knn"]
+    code = f"import os; open({str(written)!r}, 'a').write(os.environ['OMP_NUM_THREADS'])"
+    monkeypatch.setattr(workers, "_COMMAND", (sys.executable, "-c", code))
+
+    def counted(job):
+        seen.append(torch.get_num_threads())
+        seen.extend(each["num_threads"] for each in threadpool_info())
+        return by_itself(job)
+
+    monkeypatch.setitem(METHODS, "sklearn-knn", counted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        study(asked, tmp_path / "run", 2)
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
+    assert seen[0] == 2
+    assert max(seen) == 2
+    assert written.read_text() == "2"
+
+
+def test_no_more_processes_than_there_is_work_for(asked, tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(workers, "_started", lambda *given: started.append(given) or pytest.fail("it was started"))
+    study(asked, tmp_path / "run", 1)
+    assert study(asked, tmp_path / "run", 8).failed == {}  # all is there
+    recipe, task = asked
+    how = {"methods": METHODS_HERE, "seeds": [0], "device": "cpu", "commit": "c"}
+    assert run_study(recipe, task, out=tmp_path / "late", minutes=0, jobs=8, **how).failed == {}
+    assert started == []
+
+
+@needs_locks
+def test_where_one_process_cannot_start_none_goes_on(asked, tmp_path, monkeypatch):
+    started, start = [], workers._started
+
+    def second_fails(*given):
+        if started:
+            raise OSError("no more processes")
+        started.append(start(*given))
+        return started[0]
+
+    monkeypatch.setattr(workers, "_started", second_fails)
+    with pytest.raises(OSError, match="no more processes"):
+        study(asked, tmp_path / "run", 3, seeds=[0, 1])
+    assert started[0].poll() is not None
 
 
 def test_one_process_starts_no_other(asked, tmp_path, monkeypatch):

@@ -183,9 +183,7 @@ class MemoryBank:
             names = self._store.append(checked, named, ids, *rest)
             if count:
                 self._index.append(self._store.vectors, start)
-                fresh = np.arange(start, start + count)
-                self._reliability = self._reliability.apart()
-                self._reliability.appeared(fresh, self._store.vectors, self.metric)
+                self._moved(to=np.arange(start, start + count))
         return names
 
     def remove(self, ids: Iterable[Id]) -> None:
@@ -195,8 +193,7 @@ class MemoryBank:
             self._changed()
             self._store.forget(rows)
             self._index.hide(rows)
-            self._reliability = self._reliability.apart()
-            self._reliability.vanished(rows)
+            self._moved(off=rows)
             if self._store.capacity - len(self._store) > max(_WASTE, len(self._store)):
                 self._compact()
 
@@ -217,9 +214,7 @@ class MemoryBank:
             if moved is not None and len(rows):
                 self._store.set_vectors(rows, moved)
                 self._index.replace(self._store.vectors, rows)
-                self._reliability = self._reliability.apart()
-                self._reliability.vanished(rows)
-                self._reliability.appeared(rows, self._store.vectors, self.metric)
+                self._moved(off=rows, to=rows)
 
     def search(
         self, queries: ArrayLike, k: int, exclude: Sequence[Id | None] | None = None, *, by_group: bool = True
@@ -361,6 +356,14 @@ class MemoryBank:
     def _changed(self) -> None:
         self._label_weights = None
         self.edits += 1
+
+    def _moved(self, off: NDArray[np.int64] | None = None, to: NDArray[np.int64] | None = None) -> None:
+        """Vectors have left their places, or come to some; copies of the bank do not follow."""
+        self._reliability = self._reliability.apart()
+        if off is not None:
+            self._reliability.vanished(off)
+        if to is not None:
+            self._reliability.appeared(to, self._store.vectors, self.metric)
 
     def _compact(self) -> None:
         self.edits += 1  # rows have new numbers

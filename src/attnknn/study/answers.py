@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from attnknn.study import record
 from attnknn.study.differences import difference
 from attnknn.study.plots import SHOWN
 from attnknn.study.points import BANK, method_of
@@ -87,11 +88,11 @@ def overheads(report: Mapping[str, Any]) -> list[str]:
     told = [each for some in report["settings"].values() for each in some if each and "overhead" in each]
     if not told:
         return []
-    first = told[0]
-    if "overhead_shipped" in first:
-        return [str(first["overhead"]), str(first["overhead_shipped"])]
+    first, most = told[0], record.processes_of(report)
+    beside = f" (timed while up to {most} processes shared the machine)" if most > 1 else ""
+    found = [f"{first[name]}{beside}" for name in ("overhead", "overhead_shipped") if name in first]
     timed = {str(each.get("weights", _LEARNED_KIND)) for each in first.get("stages", ())}
-    return [*([f"{LEARNED}: not run"] if timed - {_LEARNED_KIND} else []), str(first["overhead"])]
+    return [*([f"{LEARNED}: not run"] if len(found) == 1 and timed - {_LEARNED_KIND} else []), *found]
 
 
 def answered(claim: str, reports: Sequence[Mapping[str, Any]]) -> str:

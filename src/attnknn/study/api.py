@@ -128,7 +128,7 @@ def run(
 def _seeds(given: Any) -> Sequence[int]:
     """Which seeds are meant by a count of them, or by themselves."""
     each = range(given) if _is_whole(given) else given.tolist() if isinstance(given, np.ndarray) else given
-    if isinstance(each, str) or not isinstance(each, Sequence) or not len(each):
+    if isinstance(each, str | bytes) or not isinstance(each, Sequence) or not len(each):
         raise InvalidInput(f"seeds must be a count of at least 1, or the seeds themselves, got {given!r}")
     if not all(_is_whole(seed) and 0 <= seed < _SEEDS for seed in each):
         raise InvalidInput(f"seeds must be whole numbers of at least 0 and below 2**32, got {given!r}")

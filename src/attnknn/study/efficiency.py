@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from attnknn.bank import INDEXES, MemoryBank
 from attnknn.errors import AttnKNNError, InvalidInput, MissingDevice
+from attnknn.metrics.inputs import checked_count
 from attnknn.ops import exact_topk
 from attnknn.study.record import write_json
 
@@ -65,12 +66,6 @@ _STATUS = Path("/proc/self/status")
 Floats = NDArray[np.float32]
 
 
-def check_count(name: str, count: Any) -> None:
-    """Refuse what is no whole number of at least 1."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise InvalidInput(f"{name} must be a whole number of at least 1, got {count!r}")
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """One bank to measure.
@@ -94,7 +89,7 @@ class Place:
         if self.index not in INDEXES:
             raise InvalidInput(f"index must be one of {', '.join(INDEXES)}, got {self.index!r}")
         for name in ("rows", "dim"):
-            check_count(name, getattr(self, name))
+            checked_count(getattr(self, name), name)
         if self.index != "exact" and self.device != "cpu":
             raise InvalidInput(f"{self.index} searches on the CPU only, got device={self.device!r}")
 
@@ -135,7 +130,7 @@ def measure(
     from attnknn.estimator.options import search_device  # here, so that the process to start loads less
 
     for name, count in {"k": k, "queries": queries, "repeats": repeats}.items():
-        check_count(name, count)
+        checked_count(count, name)
     if not limit > 0:
         raise InvalidInput(f"limit must be a number of seconds above 0, got {limit!r}")
     try:

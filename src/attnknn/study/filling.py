@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,6 +75,11 @@ class Asked:
     def cell(self) -> tuple[str, int]:
         """The names under which it is kept."""
         return cell_name(self.method, self.point), self.seed
+
+    @property
+    def told(self) -> str:
+        """Names the cell where something is said of it."""
+        return "-".join(map(str, self.cell))
 
     @property
     def part(self) -> str:
@@ -168,10 +173,21 @@ class Filling:
 
     def lacks(self) -> list[Lacking]:
         """Of each plan why some cells have no numbers, as things are now."""
+        for at, plan in enumerate(self.plans):
+            late = self._lacking[at].late
+            for asked in plan.every:
+                if asked.told in late and self._tried(at, asked):  # by another run, which had begun it in time
+                    del late[asked.told]
         return [
             Lacking(*(_still(plan, some) for some in each))
             for plan, each in zip(self.plans, self._lacking, strict=True)
         ]
+
+    def share(self) -> int:
+        """Among how many processes the work can be shared; that many are its machine's from now on."""
+        most = 1 if self.machine.late() is not None else max(1, len(self._parts))
+        self.machine = replace(self.machine, jobs=min(self.machine.jobs, most))
+        return self.machine.jobs
 
     def _take(self, part: str, *, wait: bool = False) -> bool:
         """Fill a part unless another run has it, in which case it may be waited for."""
@@ -201,27 +217,26 @@ class Filling:
         reason = run_cell(plan.cells, job, asked.method, self.machine, plan.models.get(asked.cell))
         self._pace.took(name, watch.seconds)
         if reason is not None:
-            self._lacking[at].failed[f"{name}-{seed}"] = reason
+            self._lacking[at].failed[asked.told] = reason
 
     def _leave(self, some: Sequence[tuple[int, Asked]]) -> None:
         """Note that no time was left; nothing is written, for another run may have some."""
         for at, asked in some:
             if self.plans[at].lacks(asked):
-                name, seed = asked.cell
-                self._lacking[at].late[f"{name}-{seed}"] = str(self.machine.late())
+                self._lacking[at].late[asked.told] = str(self.machine.late())
 
     def _tried(self, at: int, asked: Asked) -> bool:
         """Whether a cell was tried in vain since this run began: what was so before is tried again."""
         cells, (name, seed) = self.plans[at].cells, asked.cell
         reason = cells.failure(name, seed, self.machine.began)
         if reason is not None:
-            self._lacking[at].failed[f"{name}-{seed}"] = reason
+            self._lacking[at].failed[asked.told] = reason
         return reason is not None or cells.not_run(name, seed, self.machine.began)
 
 
 def _still(plan: Plan, failed: Mapping[str, str]) -> dict[str, str]:
     """What has no numbers for a reason found here, and was not filled by another run since."""
-    there = {f"{name}-{seed}" for name, seed in (each.cell for each in plan.every) if plan.cells.done(name, seed)}
+    there = {each.told for each in plan.every if plan.cells.done(*each.cell)}
     return {name: why for name, why in failed.items() if name not in there}
 
 

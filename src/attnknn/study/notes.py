@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from attnknn.estimator.benches import HELD_OUT_FROM
+from attnknn.study import record
 from attnknn.study.alike import sentences
 from attnknn.study.points import Scope
 from attnknn.study.recipe import BASELINES, Recipe
@@ -95,8 +96,7 @@ def _beyond(report: Mapping[str, Any]) -> Iterable[str]:
 
 def _shared(report: Mapping[str, Any]) -> Iterable[str]:
     """Whether cells were filled side by side."""
-    most = max((each["environment"].get("processes", 1) for each in report.get("environments", ())), default=1)
-    if most > 1:
+    if (most := record.processes_of(report)) > 1:
         yield f"times are upper bounds: up to {most} processes filled cells side by side"
 
 
@@ -123,8 +123,8 @@ def _noisy(recipe: Recipe, scope: Scope) -> list[str]:
         return []
     revises = recipe.ours.under_noise.get("relabel")
     modest = (
-        "where labels to learn from are wrong, so are as many of those that calibrate: what is fitted to them is "
-        "too modest for test rows, whose labels are right, and ECE is high however high the accuracy"
+        "where labels to learn from are wrong, so are as many of those by which settings and calibration are "
+        "chosen, while all that test are right: chances that suit the former are too modest for the latter"
     )
     if revises:
         modest += "; a training that revises labels counts the wrong ones and allows for them"

@@ -59,6 +59,11 @@ def environment(device: str | None = None) -> dict[str, Any]:
     return found if device is None else {**found, "device": _device(device)}
 
 
+def processes_of(report: Mapping[str, Any]) -> int:
+    """How many processes filled the cells of a report side by side, at the most."""
+    return max((each["environment"].get("processes", 1) for each in report.get("environments", ())), default=1)
+
+
 def command() -> str:
     """What was typed to start this process; of a folder or file of this machine only the name is told."""
     called, *rest = sys.argv

@@ -49,7 +49,7 @@ _SPECIAL = str.maketrans(
 )
 _NUMERAL = r"[-+]?[\d.]+(?:e[-+]\d+)?%?"
 _ESTIMATE: Final = re.compile(
-    rf"(?P<value>{_NUMERAL})(?=\n)"
+    rf"(?P<value>{_NUMERAL})"
     rf"(?:\n(?:in every seed|\[?(?P<low>{_NUMERAL})(?: to |, )(?P<high>{_NUMERAL})\]?))?"
     rf"(?:\nfloor (?P<floor>{_NUMERAL}))?"
 )
@@ -88,7 +88,7 @@ def _apart(column: Sequence[str]) -> list[Sequence[str]]:
     known = [each for each in found if each]
     if not known or any(each is None and "\n" in cell for each, cell in zip(found, cells, strict=True)):
         return [column]
-    parts = [part for part in ("low", "high", "floor") if part != "floor" or any(each[part] for each in known)]
+    parts = [part for part in ("low", "high", "floor") if any(each[part] for each in known)]
     values = [cell if each is None else _number(each["value"]) for each, cell in zip(found, cells, strict=True)]
     others = [
         [f"{head} {part}", *("" if each is None else _number(each[part]) for each in found)] for part in parts

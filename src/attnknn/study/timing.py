@@ -16,9 +16,9 @@ from attnknn.attend import Weighting
 from attnknn.errors import InvalidInput
 from attnknn.estimator import AttnKNNClassifier
 from attnknn.estimator.voter import Floats, Voter
+from attnknn.metrics.inputs import checked_count
 from attnknn.ops import evidence
 from attnknn.predict import Answer, Poll, base_of
-from attnknn.study.efficiency import check_count
 
 STAGES: Final = ("embedding", "search", "weighing", "vote")
 """The parts of a prediction, in their order; calibration belongs to the vote."""
@@ -53,7 +53,7 @@ def stages(model: AttnKNNClassifier, rows: NDArray[Any], *, batch: int, repeats:
     """
     check_is_fitted(model)
     for name, count in {"batch": batch, "repeats": repeats}.items():
-        check_count(name, count)
+        checked_count(count, name)
     if len(rows) < batch:
         raise InvalidInput(f"a batch has {batch} queries, but only {len(rows)} rows were given")
     voter = model.voter_

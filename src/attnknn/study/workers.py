@@ -11,14 +11,16 @@ import pickle
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # scikit-learn brings it
 
 from attnknn.errors import InvalidInput
+from attnknn.metrics.inputs import checked_count
 from attnknn.study.claims import CAN_SHARE
 from attnknn.study.filling import Filling, Lacking
 
@@ -27,23 +29,22 @@ _COMMAND: Final = (sys.executable, "-P", "-m", "attnknn.study.workers")
 Process = subprocess.Popen[bytes]
 
 
-def check_jobs(jobs: object) -> None:
+def check_jobs(jobs: int) -> None:
     """Refuse a number of processes that cannot be."""
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
-        raise InvalidInput(f"jobs must be a whole number of at least 1, got {jobs!r}")
-    if jobs > 1 and not CAN_SHARE:
+    if checked_count(jobs, "jobs") > 1 and not CAN_SHARE:
         raise InvalidInput(f"this system has no locks on files to share work by: jobs must be 1, got {jobs}")
 
 
 def filled(work: Filling) -> list[Lacking]:
     """Do the work by as many processes as its machine is to have; returns what ``Filling.run`` does."""
-    if work.machine.jobs == 1:
+    jobs = work.share()
+    if jobs == 1:
         return work.run()
     before = torch.get_num_threads()
-    share = max(1, before // work.machine.jobs)
-    torch.set_num_threads(share)
+    threads = max(1, before // jobs)
+    torch.set_num_threads(threads)
     try:
-        with threadpool_limits(share), _others(work, share):
+        with threadpool_limits(threads), _others(work, jobs - 1, threads):
             work.run()
         return work.lacks()  # all are done: what one had no time left for, another may have been filling
     finally:
@@ -51,22 +52,25 @@ def filled(work: Filling) -> list[Lacking]:
 
 
 @contextmanager
-def _others(work: Filling, threads: int) -> Iterator[None]:
+def _others(work: Filling, count: int, threads: int) -> Iterator[None]:
     """All processes but this one; they are waited for, as each may be in the middle of a cell."""
-    told = pickle.dumps((work.plans, work.task, work.machine, work.out))
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
-    others = [_started(told, environment) for _ in range(work.machine.jobs - 1)]
-    try:
+    with ExitStack() as ending:
+        others = _all_started(work, count, threads, ending)
         yield
         for other in others:
             if other.wait():
                 work.say(f"another process of this run ended with code {other.returncode}")
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
-            with suppress(OSError):  # as it has not heard everything, what is left cannot be sent
-                other.stdin.close()  # type: ignore[union-attr]
+
+
+def _all_started(work: Filling, count: int, threads: int, ending: ExitStack) -> list[Process]:
+    """Processes that end with a context, each with its share of the threads; what they are told is not kept."""
+    told = pickle.dumps((work.plans, work.task, work.machine, work.out))
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
+    others = []
+    for _ in range(count):
+        others.append(_started(told, environment))
+        ending.callback(_end, others[-1])
+    return others
 
 
 def _started(told: bytes, environment: dict[str, str]) -> Process:
@@ -76,6 +80,13 @@ def _started(told: bytes, environment: dict[str, str]) -> Process:
     )
     threading.Thread(target=_tell, args=(process, told), daemon=True).start()
     return process
+
+
+def _end(process: Process) -> None:
+    process.kill()
+    process.wait()
+    with suppress(OSError):  # as it has not heard everything, what is left cannot be sent
+        process.stdin.close()  # type: ignore[union-attr]
 
 
 def _tell(process: Process, told: bytes) -> None:
@@ -88,6 +99,7 @@ def _work() -> None:
     """What such a process does."""
     plans, task, machine, out = pickle.load(sys.stdin.buffer)  # noqa: S301  # from the process that started this one
     threading.Thread(target=_end_with_run, daemon=True).start()
+    warnings.formatwarning = lambda message, *_: f"note: {message}\n"  # as the command tells its own
     Filling(plans, task, machine, out, lambda text: None).run()
 
 
