@@ -13,6 +13,7 @@ import torch
 from attnknn.errors import InvalidInput
 from attnknn.ops import NO_ROW, exact_topk, fused_search, prepare, same_group, select
 from attnknn.ops.keys import fill
+from attnknn.ops.similarity import distances
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -86,6 +87,22 @@ def test_equal_keys_come_in_the_order_of_their_rows(metric):
     keys[50:90] = keys[40]
     agree(queries, keys, 7, metric=metric)
     agree(keys[40:41].expand(14, -1), keys, 7, metric=metric)
+
+
+@pytest.mark.parametrize(("asked", "held"), [(1e17, 1e150), (1e17, 1e200), (1e-80, 1e-80), (1e-160, 1e-300)])
+def test_float64_has_room_for_cosines_of_any_length(asked, held):
+    random = torch.Generator().manual_seed(0)
+    queries, keys = (torch.randn(count, 20, generator=random, dtype=torch.float64) for count in (70, 300))
+    want = 1 - torch.nn.functional.cosine_similarity(queries[:, None], keys[None], dim=-1)
+    near = want.sort(dim=1)
+    for backend in ("torch", "triton"):
+        found = exact_topk(
+            (queries * asked).to(DEVICE), (keys * held).to(DEVICE), 5, metric="cosine", backend=backend
+        )
+        assert torch.equal(found.rows.cpu(), near.indices[:, :5])
+        torch.testing.assert_close(found.distances.cpu(), near.values[:, :5], rtol=1e-9, atol=1e-12)
+    beside = distances((queries * asked)[:, None], (keys * held)[None], "cosine")
+    torch.testing.assert_close(beside, want, rtol=1e-9, atol=1e-12)
 
 
 def test_keys_that_are_multiples_of_each_other_tie_by_cosine():

@@ -94,6 +94,41 @@ def test_keys_that_weigh_little_count_little():
     agree(asked, held, owners, 40.0, key_prior=10 * prior)
 
 
+def test_a_prior_may_lie_in_memory_as_it_likes():
+    asked, held, owners, *_, prior = drawn()
+    for laid in (torch.stack([prior, prior * 3], dim=1)[:, 0], torch.zeros((), device=DEVICE).expand(len(held))):
+        agree(asked, held, owners, 9.0, key_prior=laid)
+
+
+def test_what_a_hidden_key_holds_is_harmless():
+    asked, held, owners, *_, prior = drawn()
+    want = class_shares(asked, held, owners, 9.0, key_prior=prior, backend="triton")
+    held[prior == -torch.inf] = torch.nan
+    assert torch.equal(class_shares(asked, held, owners, 9.0, key_prior=prior, backend="triton"), want)
+
+
+def test_whatever_the_usual_type_is():
+    asked, held, owners, *_ = drawn()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        agree(asked, held, owners, torch.tensor(9.0, dtype=torch.float32))
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_compiled_once_for_any_number_of_queries():
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter = CompileCounterWithBackend("aot_eager")
+    asked, held, owners, *_ = drawn(queries=40)
+    ask = torch.compile(class_shares, backend=counter)
+    for queries in (11, 17, 23, 40):
+        got = ask(asked[:queries], held, owners, 9.0, backend="triton")
+        torch.testing.assert_close(got, class_shares(asked[:queries], held, owners, 9.0, backend="triton"))
+    assert counter.frame_count <= 2
+
+
 def test_who_may_see_nothing_has_no_shares():
     asked, held, owners, own, theirs, prior = drawn(queries=3)
     theirs[:], own[:2], own[2] = 4, 4, 5

@@ -13,6 +13,7 @@ from attnknn.ops.backends import HAS_TRITON, interpreted, launching_on, power
 from attnknn.ops.kernels import wide_float
 
 WIDEST: Final = 256
+_SHARED: Final = 600  # bytes for each number of a vector and each class: at most 229,760 for 256 and 128
 _RANGE: Final = 80.0
 _MOST_CLASSES: Final = 127  # beside them are all keys
 _MOST_GROUPS: Final = 4
@@ -34,6 +35,12 @@ def unfit(queries: Tensor, keys: Tensor, owners: Tensor, own: Tensor, beside: Te
         return f"there are {owners.shape[1]} classes, more than {_MOST_CLASSES}"
     if own.shape[1] > _MOST_GROUPS:
         return f"a query is of {own.shape[1]} groups, more than {_MOST_GROUPS}"
+    if queries.is_cuda:
+        needed = _SHARED * (power(queries.shape[1]) + power(owners.shape[1] + 1))
+        properties = torch.cuda.get_device_properties(queries.device)
+        there = getattr(properties, "shared_memory_per_block_optin", needed)  # not every torch tells
+        if needed > there:
+            return f"so wide vectors and so many classes take {needed} bytes of shared memory; the GPU has {there}"
     if not queries.numel() or not keys.numel() or not owners.numel():
         return "there are no queries or no keys"
     return None
@@ -66,7 +73,7 @@ def fused_shares(
         theirs: (n,) the group of a key.
         key_prior: (n,) added to the logits; minus infinity hides a key.
     """
-    offsets = queries.new_zeros(len(keys)) if key_prior is None else key_prior.float()
+    offsets = queries.new_zeros(len(keys)) if key_prior is None else key_prior.float().contiguous()
     shown = offsets > -torch.inf
     least, most = torch.where(shown, offsets, torch.inf).min(), torch.where(shown, offsets, -torch.inf).max()
     scale = scale.float().reshape(())
@@ -109,7 +116,7 @@ def _sums(
 
     given, sizes, fixed = _told(queries, keys, keys_rest, owners, owners_rest, offsets, own, theirs)
     grid = _grid(len(queries), len(keys))
-    sums = torch.empty(grid[1], 3, len(queries), owners.shape[1], device=queries.device)
+    sums = queries.new_empty(grid[1], 3, len(queries), owners.shape[1], dtype=torch.float32)
     with launching_on(queries.device):
         triton_shares.class_sums[grid](*given, scale, top, spread, sums, *sizes, **fixed)
     return sums.sum(dim=0)
@@ -117,7 +124,7 @@ def _sums(
 
 @_sums.register_fake
 def _sums_fake(queries: Tensor, keys: Tensor, keys_rest: Tensor, owners: Tensor, *rest: Any) -> Tensor:
-    return queries.new_empty(3, len(queries), owners.shape[1], dtype=torch.float32)
+    return queries.new_empty(3, queries.shape[0], owners.shape[1], dtype=torch.float32)  # len would fix the number
 
 
 @torch.library.custom_op("attnknn::class_sums_backward", mutates_args=())
@@ -141,8 +148,8 @@ def _back(
     given, sizes, fixed = _told(queries, keys, keys_rest, owners, owners_rest, offsets, own, theirs)
     grid = _grid(len(queries), len(keys))
     slopes = slopes.clamp(-_STEEPEST, _STEEPEST).contiguous()
-    to_q = torch.empty(grid[1], *queries.shape, device=queries.device)
-    to_scale = torch.empty(grid[1], len(queries), device=queries.device)
+    to_q = queries.new_empty(grid[1], *queries.shape, dtype=torch.float32)
+    to_scale = queries.new_empty(grid[1], len(queries), dtype=torch.float32)
     with launching_on(queries.device):
         triton_shares.back_to_queries[grid](*given, scale, top, spread, slopes, to_q, to_scale, *sizes, **fixed)
     return scale * to_q.sum(dim=0), to_scale.sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from attnknn.errors import InvalidInput
 from attnknn.ops import fused_search, kernels
-from attnknn.ops.similarity import Metric
+from attnknn.ops.similarity import Metric, of_usual_size
 
 NO_ROW: Final = torch.iinfo(torch.int64).max
 """Stands where there is no neighbor. It is out of every range: indexing with it raises."""
@@ -21,6 +22,7 @@ SLICE: Final = 8192
 MAX_NORM: Final = 1e18
 """Longest vector of a bank or a search: the square of anything longer may leave the range of float32."""
 
+_NORMAL: Final = 1e-30  # the square of a length that float32 holds with all of its digits
 _LENGTHS_APART: Final = 1e-5  # at most: those of a table in float32, and those that it was made of
 
 
@@ -39,7 +41,7 @@ class Keys:
     largest score is the nearest key. An offset of minus infinity hides a key.
     """
 
-    vectors: Tensor  # (n, d), as given
+    vectors: Tensor  # (n, d), as given, or for cosine of a usual size
     table: Tensor  # (d + 1, n), float32
     center: Tensor  # (d,)
     longest: float  # no centered key is longer
@@ -85,11 +87,15 @@ class Keys:
 
     def longest_shown(self) -> float:
         """A length that no key exceeds which is not hidden, from the table."""
-        offsets = self.table[-1]
-        shown = offsets > -torch.inf
+        if not self.rows:
+            return 0.0
+        hidden = self.table[-1] == -torch.inf
+        lowest = -float(self.table[-1].masked_fill(hidden, 0.0).min())
+        if self.metric == "l2" and lowest >= _NORMAL:
+            return (1 + _LENGTHS_APART) * math.sqrt(2 * lowest)
         # Squares of small numbers are 0 in float32.
         lengths = torch.linalg.vector_norm(self.table[:-1], dim=0, dtype=kernels.wide_float(self.table.device))
-        return (1 + _LENGTHS_APART) * float(lengths.masked_fill(~shown, 0.0).max()) if len(offsets) else 0.0
+        return (1 + _LENGTHS_APART) * float(lengths.masked_fill(hidden, 0.0).max())
 
     def between(self, start: int, stop: int) -> Keys:
         """The keys of some rows, sharing memory."""
@@ -99,6 +105,7 @@ class Keys:
 @torch.no_grad()
 def prepare(vectors: Tensor, metric: Metric = "l2", out: Tensor | None = None) -> Keys:
     """Lay keys (n, d) out for :func:`exact_topk`, in the first columns of ``out`` where it is given."""
+    vectors = of_usual_size(vectors) if metric == "cosine" else vectors
     rows, dim = vectors.shape
     center = torch.zeros(dim, dtype=kernels.wide_float(vectors.device), device=vectors.device)
     if metric == "l2" and rows:

@@ -15,7 +15,7 @@ from attnknn.ops import fused_search, kernels, pairs
 from attnknn.ops.backends import Backend, checked_backend, served
 from attnknn.ops.keys import MAX_NORM, NO_ROW, Keys, TopK, prepare
 from attnknn.ops.plain_search import MEMORY_BUDGET, by_torch, floor_of, nothing
-from attnknn.ops.similarity import FLOATS, Metric, checked_metric
+from attnknn.ops.similarity import FLOATS, Metric, checked_metric, of_usual_size
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ def exact_topk(
     if not float(queries.abs().amax()) <= MAX_NORM:  # what is no number is not
         raise InvalidInput(f"queries must be finite and no longer than {MAX_NORM:g}")
     keys = prepare(keys, metric) if isinstance(keys, Tensor) else keys
+    queries = of_usual_size(queries) if keys.metric == "cosine" else queries
     k, leave_out = min(int(k), rows), pairs.between(leave_out, 0, 0, len(queries))
     fused = backend == "triton" or (backend == "auto" and queries.device.type == "cuda")
     left_out = pairs.most(leave_out) if fused else 0

@@ -11,6 +11,7 @@ from attnknn.errors import InvalidInput
 
 Metric = Literal["l2", "cosine", "ip"]
 METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
+_USUAL: Final = 100  # of an exponent: such numbers float32 holds too
 FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -29,6 +30,15 @@ def unit(vectors: Tensor) -> Tensor:
     """Vectors of length 1 along the last axis; a zero vector stays zero."""
     norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     return vectors / torch.where(norms > 0, norms, torch.ones_like(norms))
+
+
+def of_usual_size(vectors: Tensor) -> Tensor:
+    """Float64 vectors of another length, by powers of 2, so that squares of their squares are numbers too."""
+    if vectors.dtype != torch.float64 or not vectors.shape[-1]:
+        return vectors
+    largest = vectors.abs().amax(dim=-1, keepdim=True)
+    exponents = torch.frexp(largest).exponent.clamp(-1000, 1000)  # beyond that the power is none
+    return vectors * torch.exp2(-exponents.where(exponents.abs() > _USUAL, 0).double())
 
 
 def distances(queries: Tensor, keys: Tensor, metric: Metric = "l2") -> Tensor:
@@ -52,6 +62,7 @@ def _cosines(queries: Tensor, keys: Tensor) -> Tensor:
 
     For whole numbers of a usual size those are exact, so that keys which are multiples of each other tie.
     """
+    queries, keys = of_usual_size(queries), of_usual_size(keys)
     products = (queries * keys).sum(dim=-1)
     if products.dtype != torch.float64 or products.requires_grad:  # squares overflow, and have no slope at 0
         return (unit(queries) * unit(keys)).sum(dim=-1)

@@ -221,7 +221,7 @@ def settle(
         gap = 1 - tl.where(product < 0, -cosine, cosine)
     else:
         gap = -product
-    gap = tl.where(there, gap, float("inf"))
+    gap = tl.where(there & (gap == gap), gap, float("inf"))  # what is no number would leave a place unwritten
     nearer = (gap[None, :] < gap[:, None]) | ((gap[None, :] == gap[:, None]) & (row[None, :] < row[:, None]))
     # Places without a row are alike; the first of them comes first.
     nearer |= (row[None, :] == row[:, None]) & (places[None, :] < places[:, None])

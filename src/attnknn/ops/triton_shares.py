@@ -46,7 +46,9 @@ def _beneath(
 ):
     """How far each logit is beneath the bound: 0 or less; minus infinity where a query must not look."""
     known = columns < there
-    logits = scale * cosines + (tl.load(offsets + columns, mask=known, other=float("-inf")) - top)[None, :]
+    offset = tl.load(offsets + columns, mask=known, other=float("-inf"))
+    logits = scale * cosines + (offset - top)[None, :]
+    logits = tl.where((offset == float("-inf"))[None, :], float("-inf"), logits)  # whatever the key holds
     group = tl.load(theirs + columns, mask=known, other=0)
     for at in tl.static_range(GROUPS):
         mine = tl.load(own + rows.to(tl.int64) * groups + at, mask=rows < asking, other=0)
