@@ -102,7 +102,7 @@ vit-results: setup  ## Token layers side by side on CIFAR; needs a GPU, and the 
 	  $(VIT_224) $$timing --save results/vit/cifar10-224.json || exit 1; done
 	$(BIN)/python benchmarks/tables.py
 
-# JOBS processes share the trainings: what is timed is then an upper bound, except where a run has the machine for itself.
+# JOBS processes share the trainings; only a run that has the machine for itself times anything well.
 study-results: setup  ## Every study; ten minutes on a core for Iris, two hours for a Wine task, far more for the last two
 	$(BIN)/attnknn study all --data digits --quick --out runs/digits-quick --save results/digits/all-quick.json
 	$(BIN)/attnknn study all --data iris --out runs/all-iris --save results/iris/all.json

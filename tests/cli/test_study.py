@@ -52,7 +52,7 @@ def test_some_of_all_studies_are_named_and_a_wrong_name_is_refused_in_one_line(a
     for along, problem in (
         ("0.2", "--along takes one STUDY=A,B"),
         ("noise=2", "noise goes along numbers from 0 to 0.9"),
-        ("imbalance=0.1", "no study is called 'imbalance'; try one of: noise"),
+        ("imbalance=0.1", "there are places for imbalance, which is none of the studies: noise"),
     ):
         assert problem in attnknn.refused(*asked, "--studies", "noise", "--along", along)
     refused = attnknn.refused(*asked, "--studies", "noise,magic")

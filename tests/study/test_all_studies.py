@@ -186,12 +186,13 @@ def test_some_studies_are_run_as_all_would_run_them(together):
     assert all_scopes(images=False, studies=["noise", "main"]) == {name: every[name] for name in ("main", "noise")}
     for wrong, said in (
         (["magic"], "is called 'magic'"),
-        (["new-class"], "is called 'new-class'"),
         ([], "is named"),
     ):
         with pytest.raises(InvalidInput) as refused:
             all_scopes(images=False, studies=wrong)
         assert str(refused.value) == f"no study {said}; try one of: {', '.join(TOGETHER)}"
+    with pytest.raises(InvalidInput, match="new-class does not run together with others: attnknn study new-class"):
+        all_scopes(images=False, studies=["noise", "new-class"])
 
 
 def test_a_study_that_was_left_out_is_added_to_the_same_folder(together, tmp_path):

@@ -109,7 +109,7 @@ def test_seeds_with_identical_predictions_are_told_among_others(ran):
         shutil.copy(before / f"cells/hgb-3.{kind}", after / f"cells/hgb-3.{kind}")
     found = compare(before, after)
     assert found["cells"]["hgb"]["identical_seeds"] == [3]
-    assert all("(identical predictions in 1)" in each for each in found["verdicts"])
+    assert all("(identical predictions in 1 seed)" in each for each in found["verdicts"])
 
 
 def test_what_differs_in_recipes_and_records_is_told_under_flat_names(ran, recipe, monkeypatch):

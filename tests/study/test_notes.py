@@ -73,7 +73,7 @@ def test_the_cnn_is_told_to_revise_no_labels():
     images, labels = np.zeros((60, 8, 8, 1), np.uint8), np.arange(60) % 2
     images[:, 0, 0, 0] = np.arange(60)
     recipe = recipe_for(images, labels, data="d", target="y", named=False, noise=Noise(0.2))
-    told = {"settings": {}, "config": recipe.config(), "points": {}}
+    told = {"settings": {}, "methods": {}, "config": recipe.config(), "points": {}}
     for methods, alone in ((["cnn", "attention"], True), (["attention"], False)):
         note = notes_of(told, recipe, task_of(images, labels, recipe), Scope(methods), [0])[-1]
         assert "epochs 120, mix cutmix" in note
@@ -84,9 +84,8 @@ def test_a_class_that_an_official_split_only_tests_is_told(recipe, task, tmp_pat
     order = np.argsort(task.codes, kind="stable")
     sorted_task = task_of(task.X.iloc[order], task.classes[task.codes[order]], recipe)
     official = replace(recipe, train_rows=100, test_share=None)
-    notes = notes_of(
-        {"settings": {}, "config": official.config(), "points": {}}, official, sorted_task, Scope([RAW]), [0]
-    )
+    told = {"settings": {}, "methods": {}, "config": official.config(), "points": {}}
+    notes = notes_of(told, official, sorted_task, Scope([RAW]), [0])
     assert notes[-1] == "'c' (50 rows): tested but never learned from: every answer to them is wrong"
     assert notes[0].startswith("'a' (50 rows), 'b' (50 rows): never tested")
 
@@ -131,7 +130,7 @@ def test_few_images_on_which_baselines_chose_by_folds_and_networks_did_not_are_t
     images, labels = draw.integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
     recipe = recipe_for(images, labels, data="d", target="y", named=False)
     recipe = replace(recipe, validation=Validation(folds_below=below))
-    told = {"settings": {}, "config": recipe.config(), "points": {}}
+    told = {"settings": {}, "methods": dict.fromkeys(methods), "config": recipe.config(), "points": {}}
     notes = notes_of(told, recipe, task_of(images, labels, recipe), Scope(methods), [0])
     said = "logistic: settings and temperature were chosen on all training rows, by folds"
     assert [note.startswith(said) for note in notes] == [True] * noted
@@ -142,7 +141,7 @@ def test_many_classes_are_counted_not_listed():
     labels = np.array([*(f"r{at}" for at in range(9)), *labels[9:]])
     recipe = small(recipe_for(frame, labels, data="rare.csv", target="y", named=False))
     task = task_of(frame, labels, recipe)
-    report = {"settings": {}, "config": recipe.config(), "points": {}}
+    report = {"settings": {}, "methods": {}, "config": recipe.config(), "points": {}}
     assert (
         "'r4' (1 row) and 4 more classes: never tested" in notes_of(report, recipe, task, Scope([RAW]), [0, 1])[0]
     )

@@ -143,7 +143,7 @@ def test_a_check_that_fails_in_any_seed_is_seen_and_so_are_searches_and_stages(r
         "places": {"exact-9x9-cpu": {"not_run": "no <device>"}},
     }
     page = page_of(told, {}, ())
-    assert "tail: fail in 1, pass in 1. A. B fail." in page
+    assert "tail: fail in 1, pass in 1 of 2 seeds. A. B fail." in page
     assert "0.2500" in page
     assert "0.1250" in page
     assert "exact-9x9-cpu" in page.partition("Searches")[2]

@@ -130,3 +130,10 @@ def test_numbers_that_are_no_classes_are_refused():
     with pytest.raises(InvalidInput, match=r"'y' must hold classes; it holds numbers such as 1\.5"):
         task_of(frame, np.where(np.arange(len(frame)) % 2, 1.5, 3.0), recipe)
     assert task_of(frame, np.where(np.arange(len(frame)) % 2, 1.0, 3.0), recipe).classes.tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(("rows", "trains"), [(600, False), (700, True)])
+def test_a_first_look_trains_nothing_where_the_study_itself_would_not(rows, trains):
+    frame, labels = mixed(rows)
+    made = recipe_for(frame, labels, data="mixed.csv", target="y", named=False, quick=True, test_share=0.25)
+    assert (made.ours.table is not None) == trains

@@ -39,7 +39,7 @@ def test_no_check_is_folded_away_whatever_its_words_are(ran):
     for told in checks(report, "k"):
         told["found"] = "no difference found to the k served."
     page = unescape(page_of(report, {}, ()))
-    assert "k: reported in 2. How good probabilities are depends on k" in page
+    assert "k: reported in 2 of 2 seeds. How good probabilities are depends on k" in page
     assert "comparisons without a difference" not in page
     for told in report["settings"]["theory"][0]["checks"]:
         assert told["claim"] in page

@@ -164,7 +164,7 @@ Jobs = Annotated[
         metavar="N",
         min=1,
         max=256,
-        help="Processes that share the work, and the processors; times become upper bounds.",
+        help="Processes that share the work, and the processors; what is timed is then timed beside others.",
     ),
 ]
 Along = Annotated[

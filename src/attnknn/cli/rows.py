@@ -215,8 +215,8 @@ def _of_set(name: str, data_dir: Path | None, part: Part, *, labelled: bool) -> 
 
 
 def _checked_ids(column: pd.Series[Any], name: str) -> list[int | str]:
-    if column.isna().any():
-        raise InvalidInput(f"the ids in {name!r} are missing in {int(column.isna().sum())} rows")
+    if absent := int(column.isna().sum()):
+        raise InvalidInput(f"the ids in {name!r} are missing in {absent} row{'s' * (absent > 1)}")
     ids = column.tolist()
     wrong = [each for each in ids if isinstance(each, bool) or not isinstance(each, int | str)]
     if wrong:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,8 +141,8 @@ def run_all_studies(
     Seed by seed: what is trained for a seed serves all of them. Each study is what its own command would run with
     its usual methods: --methods is for that command. Studies may be added later by the same command: name
     all that the page is to have, what is there is not run again.
-    Several processes share the work, by --jobs or by the same command started several times; what they time are
-    upper bounds.
+    Several processes share the work, by --jobs or by the same command started several times; times taken
+    meanwhile say little beside those of a run alone.
 
     Exits 0 when no cell failed, 1 when one did, 2 for bad input.
     """
@@ -258,6 +259,9 @@ def _check_save(save: Path, out: Path, data: str) -> None:
 
         if not is_report(save):
             raise InvalidInput(f"{save} is there and is no report; --save would write over it")
+    save.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(save.parent, os.W_OK):
+        raise InvalidInput(f"nothing can be written in {save.parent}, where --save has its file")
 
 
 def _numbers(along: str | None) -> list[float] | None:
@@ -280,8 +284,8 @@ def _described(study: Study) -> str:
 
     Settings and calibration are chosen on held-out training rows, and the test rows are predicted once.
     A run that is stopped goes on where it was; more seeds or methods only add to what DIR holds.
-    Several processes share the work, by --jobs or by the same command started several times; what they time are
-    upper bounds.
+    Several processes share the work, by --jobs or by the same command started several times; times taken
+    meanwhile say little beside those of a run alone.
 
     Methods: {", ".join(study.methods)}.
 

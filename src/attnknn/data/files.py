@@ -153,7 +153,8 @@ def _apart(frame: pd.DataFrame, target: str, file: Path) -> tuple[pd.DataFrame, 
     absent = np.flatnonzero(labels.isna().to_numpy())
     if len(absent):
         raise InvalidInput(
-            f"{file}: target {target!r} is missing in {len(absent)} rows ({_some(absent.tolist())}, from 0)"
+            f"{file}: target {target!r} is missing in {len(absent)} row{'s' * (len(absent) > 1)} "
+            f"({_some(absent.tolist())}, counted from 0)"
         )
     return frame.drop(columns=frame.columns[at]), _labels(labels.tolist(), target, file)
 

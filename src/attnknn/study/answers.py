@@ -24,6 +24,12 @@ _RIVALS: Final = ("uniform", "distance")  # of which the second has a fitted sca
 _CLAIMED_RATE: Final = 0.3
 _LEARNED_KIND: Final = "attention"  # weights that a part was trained for
 
+CLAIMED: Final = (
+    "What the documents behind this package claim, of data and trainings of their own; below each claim stands "
+    "what the numbers of this run say to it."
+)
+"""Whose claims they are, for those who read them."""
+
 STATISTICS: Final = (
     "Differences are paired by seed and test row. An interval is made of two: Student's t over seeds, and the "
     "bootstrap over test rows, which for accuracy is one row wider at both ends. Where all seeds test the same "
@@ -31,6 +37,14 @@ STATISTICS: Final = (
     "it lies on one side of 0. Of pairs that differ in nothing, about one in twenty looks as if it did."
 )
 """How verdicts are made, for those who read them."""
+
+MEASURES: Final = (
+    "NLL is the mean of -log of the probability of the right class, Brier the squared error of all probabilities. "
+    "ECE is how far probabilities lie from frequencies, in bins of equal width or of equal mass, smoothed, or "
+    "class by class; its floor is what chance leaves of it where nothing is wrong. AURC is the error of the "
+    "surest answers, averaged over how many of them are given. Of each, less is better."
+)
+"""What the numbers mean."""
 
 
 def subtitle(report: Mapping[str, Any]) -> str:
@@ -52,7 +66,7 @@ def checked(report: Mapping[str, Any]) -> list[str]:
         verdicts = [check["verdict"] for check in some]
         worst = next((check for word in _WORST for check in some if check["verdict"] == word), some[0])
         counts = ", ".join(f"{word} in {verdicts.count(word)}" for word in _WORST if word in verdicts)
-        words = counts if len(some) > 1 else verdicts[0]
+        words = f"{counts} of {len(some)} seeds" if len(some) > 1 else verdicts[0]
         sentences.append(f"{name}: {words}. {worst['claim']} {worst['found']}")
     return sentences
 

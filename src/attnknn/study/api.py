@@ -93,7 +93,7 @@ def run(
         out: Folder for cells, report, page and tables; what it has already is not run again. None keeps nothing.
         device: Where our methods run.
         minutes: After so many nothing is begun, and what is left is told as not run.
-        jobs: How many processes share the work, and the processors; times are upper bounds then.
+        jobs: How many processes share the work, and the processors; what is timed is timed beside others.
         data_dir: Folder of the data sets' files; else ATTNKNN_DATA.
         also: ``figures`` draws them as .png beside .svg, where there is matplotlib; ``pdf`` writes ``report.pdf``.
         say: Hears what is being done and how long it may take.

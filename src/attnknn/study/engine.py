@@ -55,7 +55,7 @@ def run_study(
     """Fill the cells that are missing in a folder and write ``report.json`` from all that are there.
 
     Several processes, by ``jobs`` or by starting the same several times at once, share the work; times that are
-    measured meanwhile are upper bounds.
+    measured meanwhile say little beside those of a run alone.
 
     Args:
         recipe: What decides the numbers.

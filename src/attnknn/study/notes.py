@@ -10,7 +10,7 @@ import numpy as np
 from attnknn.estimator.benches import HELD_OUT_FROM
 from attnknn.study import record
 from attnknn.study.alike import sentences
-from attnknn.study.points import Scope
+from attnknn.study.points import Scope, method_of
 from attnknn.study.recipe import BASELINES, Recipe
 from attnknn.study.splits import Parts, Task, constant_columns, parts
 
@@ -33,7 +33,8 @@ def notes_of(
     same = sentences(report.get("alike", ()), report.get("unexpected", ()))
     found = [*_constant(task), *_classes(task, each), *_tails(task, recipe, scope, seeds), *_beyond(report)]
     found += _shared(report)
-    return [*found, *_unequal(recipe, scope, min(len(one.train) for one in each)), *_noisy(recipe, scope), *same]
+    found += _unequal(report, recipe, scope, min(len(one.train) for one in each))
+    return [*found, *_noisy(recipe, scope), *same]
 
 
 def _constant(task: Task) -> Iterable[str]:
@@ -97,13 +98,14 @@ def _beyond(report: Mapping[str, Any]) -> Iterable[str]:
 def _shared(report: Mapping[str, Any]) -> Iterable[str]:
     """Whether cells were filled side by side."""
     if (most := record.processes_of(report)) > 1:
-        yield f"times are upper bounds: up to {most} processes filled cells side by side"
+        yield f"up to {most} processes filled cells side by side: times say little beside those of a run alone"
 
 
-def _unequal(recipe: Recipe, scope: Scope, rows: int) -> list[str]:
+def _unequal(report: Mapping[str, Any], recipe: Recipe, scope: Scope, rows: int) -> list[str]:
     """Whether baselines and all others chose on different rows; what trains on images has no folds."""
-    others, images = [name for name in scope.methods if _is_baseline(name)], recipe.ours.images is not None
-    how, alone = recipe.validation, len(others) in (0, len(scope.methods))
+    methods = [name for name in scope.methods if name in {method_of(cell) for cell in report["methods"]}]
+    others, images = [name for name in methods if _is_baseline(name)], recipe.ours.images is not None
+    how, alone = recipe.validation, len(others) in (0, len(methods))
     by_folds, theirs_by_folds = rows < how.folds_below, not images and rows < HELD_OUT_FROM
     if alone or by_folds == theirs_by_folds:
         return []

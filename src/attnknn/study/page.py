@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from attnknn.study.answers import STATISTICS, answers, not_run, sentences_of, subtitle
+from attnknn.study.answers import CLAIMED, MEASURES, STATISTICS, answers, not_run, sentences_of, subtitle
 from attnknn.study.figures import Figure
 from attnknn.study.grids import Grid, grids_of
 from attnknn.study.making import alike, made_of_all
@@ -78,8 +78,7 @@ def overview_of(report: Mapping[str, Any], drawn: Mapping[str, tuple[Mapping[str
         figures, leads = drawn[name]
         notes = _section("Notes", _list(each.get("notes", ())), 3)
         inner = [*_section("Verdicts", _verdicts(each, leads), 3), *notes, *_numbers(each, figures, 3)]
-        line = f'<p class="quiet">{escape(STUDIES[name].line)}</p>'
-        parts += [f'<section id="{name}"><h2>{name}</h2>{line}', *inner, "</section>"]
+        parts += [f'<section id="{name}"><h2>{name}</h2>{_quiet(STUDIES[name].line)}', *inner, "</section>"]
     parts += _section("How it was made", _made_of_all(studies))
     return _page(title, _under(next(iter(studies.values()))), parts)
 
@@ -92,7 +91,11 @@ def _page(title: str, under: str, parts: Iterable[str]) -> str:
 
 
 def _under(report: Mapping[str, Any]) -> str:
-    return f'<p class="quiet">{escape(subtitle(report))}</p>'
+    return _quiet(subtitle(report))
+
+
+def _quiet(words: str) -> str:
+    return f'<p class="quiet">{escape(words)}</p>' if words else ""
 
 
 def _numbers(report: Mapping[str, Any], figures: Mapping[str, Figure], level: int = 2) -> list[str]:
@@ -131,7 +134,7 @@ def _claims(reports: Sequence[Mapping[str, Any]]) -> str:
         + "".join(f"<dd><b>{escape(each)}</b></dd>" for each in answers(name, reports))
         for name, claim in claims().items()
     )
-    return f'<dl>{items}</dl><p class="quiet">{escape(STATISTICS)}</p>'
+    return f"{_quiet(CLAIMED)}<dl>{items}</dl>{_quiet(STATISTICS)}{_quiet(MEASURES)}"
 
 
 def _figures(figures: Mapping[str, Figure]) -> str:
@@ -147,8 +150,8 @@ def _made(report: Mapping[str, Any]) -> str:
 def _made_of_all(studies: Mapping[str, Mapping[str, Any]]) -> str:
     """What all studies share once, then what each has of its own."""
     shared, own = made_of_all(studies)
-    same = f'<p class="quiet">{escape(alike(own))}</p>' if alike(own) else ""
-    return _json(shared) + same + "".join(f"<h3>{name}</h3>{_json(told)}" for name, told in own.items() if told)
+    apart = "".join(f"<h3>{name}</h3>{_json(told)}" for name, told in own.items() if told)
+    return _json(shared) + _quiet(alike(own)) + apart
 
 
 def _json(told: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnknn.study.answers import STATISTICS, answers, not_run, sentences_of, subtitle
+from attnknn.study.answers import CLAIMED, MEASURES, STATISTICS, answers, not_run, sentences_of, subtitle
 from attnknn.study.figures import Figure
 from attnknn.study.grids import Grid, grids_of
 from attnknn.study.making import alike, made_of_all
@@ -129,12 +129,14 @@ def _list(paper: Paper, title: str, sentences: Iterable[str]) -> None:
 
 def _claims(paper: Paper, reports: Sequence[Mapping[str, Any]]) -> None:
     paper.heading("The four claims")
+    paper.words(CLAIMED, NOTE)
     for name, claim in claims().items():
         paper.words(name, BOLD, follows=40.0)
         paper.words(claim.claim, indent=10.0)
         for sentence in answers(name, reports):
             paper.words(sentence, BOLD, indent=10.0)
-    paper.words(STATISTICS, NOTE)
+    for words in (STATISTICS, MEASURES):
+        paper.words(words, NOTE)
 
 
 def _table(paper: Paper, grid: Grid) -> None:

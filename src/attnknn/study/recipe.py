@@ -234,7 +234,7 @@ class OurSettings:
         validation_fraction: As in ``AttnKNNClassifier``.
         options: Further arguments of ``AttnKNNClassifier``, and ``ROBUST``.
         images: The state of ``ImageOptions``, which the CNN shares; None for tables.
-        table: The state of ``TrainingOptions`` for tables; None trains as usual.
+        table: The state of ``TrainingOptions`` for tables; None trains as usual, below 500 rows nothing.
         heads: Of the attention; None is as usual.
         k_ensemble: The k of a k-ensemble of images; on tables they lie around the fitted k.
         under_noise: What changes where labels to learn from are wrong: of ``images``, else of ``options``.

@@ -53,7 +53,13 @@ def all_scopes(
     Raises:
         InvalidInput: No such study runs together with others, or it has no such place.
     """
+    alone = [name for name in studies or () if name in STUDIES and name not in TOGETHER]
+    if alone:
+        raise InvalidInput(f"{alone[0]} does not run together with others: attnknn study {alone[0]}")
     asked, places = chosen(studies, TOGETHER, "study"), along or {}
+    unasked = [name for name in places if name in TOGETHER and name not in asked]
+    if unasked:
+        raise InvalidInput(f"there are places for {unasked[0]}, which is none of the studies: {', '.join(asked)}")
     chosen(list(places) or None, asked, "study")
     return {name: scope_of(STUDIES[name], images=images, along=places.get(name), quick=quick) for name in asked}
 

@@ -14,6 +14,7 @@ from attnknn.data import NAMED, Table, as_table, duplicate_groups, folds, is_ima
 from attnknn.data.noise import flip_labels
 from attnknn.data.tails import long_tail
 from attnknn.errors import InvalidInput
+from attnknn.estimator.options import TRAIN_FROM
 from attnknn.study.points import Point
 from attnknn.study.recipe import (
     NOISY_IMAGES,
@@ -151,7 +152,7 @@ def recipe_for(
             under_noise=_under_noise(trained) if pictures else NOISY_TABLES,
         ),
     )
-    return noisy(quickened(recipe) if quick else recipe, noise or Noise())
+    return noisy(quickened(recipe, len(labels)) if quick else recipe, noise or Noise())
 
 
 def _under_noise(images: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,9 +167,11 @@ def _as_source(source: Source) -> OurSettings:
     )
 
 
-def quickened(recipe: Recipe) -> Recipe:
+def quickened(recipe: Recipe, rows: int) -> Recipe:
     """The recipe for a first look: few rows and short trainings, little tried and hardly anything averaged."""
-    short = None if recipe.ours.images is not None else TrainingOptions(epochs=QUICK_EPOCHS).state()
+    learned = recipe.train_rows or (1 - (recipe.test_share or 0.0)) * rows
+    trains = recipe.ours.images is None and learned >= TRAIN_FROM  # on fewer only what is named is trained
+    short = TrainingOptions(epochs=QUICK_EPOCHS).state() if trains else None
     return replace(
         recipe,
         most_rows=QUICK_ROWS,

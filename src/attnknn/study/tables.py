@@ -39,6 +39,9 @@ ERRORS: Final = {
 MOST: Final = dict.fromkeys([*METRICS, *ERRORS], 1.0) | {"nll": math.inf, "brier": 2.0}
 """What a metric cannot exceed; none is below 0. An interval is shown no further than that."""
 
+NO_WIDTH: Final = 5e-13
+"""Half of an interval that has no width; shown, it would look like certainty."""
+
 _SPECIAL = str.maketrans(
     {each: f"\\{each}" for each in "&%$#_{}"}
     | {
@@ -140,7 +143,7 @@ def in_words(found: Mapping[str, Any] | None, metric: str) -> tuple[str, str]:
         return "–", ""
     if not finite(found["low"]):
         return short(found["mean"]), ""
-    if found["high"] - found["low"] < 1e-12:  # an interval without a width would look like certainty
+    if found["high"] - found["low"] < 2 * NO_WIDTH:
         return short(found["mean"]), "in every seed"
     ends = max(0.0, found["low"]), min(MOST.get(metric, math.inf), found["high"])
     return short(found["mean"]), " to ".join(map(short, ends))

@@ -47,7 +47,8 @@ def verdict(mine: str, other: str, metric: str, found: Mapping[str, Any]) -> str
     rows = " and their test rows" * ("over_rows" in found)
     numbers = f"{numbers_of(found, 1.0 if metric in _SHARES else math.inf)} over {seeds} seeds{rows}"
     if found.get("identical_seeds"):
-        numbers += f" (identical predictions in {len(found['identical_seeds'])})"
+        alike = len(found["identical_seeds"])
+        numbers += f" (identical predictions in {alike} seed{'s' * (alike != 1)})"
     if word == NOTHING:
         return f"{NOTHING} between {mine} and {other} in {metric}: {numbers}"
     return f"{mine} has {word} {metric} than {other}: {numbers}"

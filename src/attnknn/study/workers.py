@@ -59,7 +59,7 @@ def _others(work: Filling, count: int, threads: int) -> Iterator[None]:
         yield
         for other in others:
             if other.wait():
-                work.say(f"another process of this run ended with code {other.returncode}")
+                warnings.warn(f"another process of this run ended with code {other.returncode}", stacklevel=2)
 
 
 def _all_started(work: Filling, count: int, threads: int, ending: ExitStack) -> list[Process]:
@@ -97,7 +97,10 @@ def _tell(process: Process, told: bytes) -> None:
 
 def _work() -> None:
     """What such a process does."""
-    plans, task, machine, out = pickle.load(sys.stdin.buffer)  # noqa: S301  # from the process that started this one
+    try:
+        plans, task, machine, out = pickle.load(sys.stdin.buffer)  # noqa: S301  # from the run
+    except (EOFError, pickle.UnpicklingError):  # the run ended before it had told everything
+        return
     threading.Thread(target=_end_with_run, daemon=True).start()
     warnings.formatwarning = lambda message, *_: f"note: {message}\n"  # as the command tells its own
     Filling(plans, task, machine, out, lambda text: None).run()
