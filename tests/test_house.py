@@ -61,12 +61,15 @@ def test_no_module_imports_a_frame_library_before_it_is_needed():
         assert not names & {"pandas", "polars", "pyarrow", "matplotlib", "faiss"} or path.name == "faiss.py", path
 
 
-def test_only_the_bank_knows_faiss_only_the_command_line_knows_typer_and_nobody_pickle():
+def test_only_the_bank_knows_faiss_only_the_command_line_knows_typer_and_nobody_reads_pickles():
     assert importers_of("faiss") == {"bank/faiss.py"}
     assert importers_of("PIL") == {"data/images.py"}
     assert {path.partition("/")[0] for path in importers_of("typer")} <= {"cli"}
     assert {path for path in importers_of("rich") if not path.startswith("cli/")} <= {"train/progress.py"}
-    for name in ("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"):
+    assert importers_of("pickle") == {
+        "study/workers.py"
+    }  # a run tells its own processes what to do, never by a file
+    for name in ("cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"):
         assert importers_of(name) == set(), name
 
 

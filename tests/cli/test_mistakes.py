@@ -60,7 +60,7 @@ def test_a_bad_argument_is_refused_in_one_line(attnknn, args, said, tmp_path, mo
         (b"", "empty"),
         (b"a,y\n", "no rows"),
         (b"a,y\n1,x\n2\n", "line 3"),
-        (b"a,y\n1,x\n,\n", "missing in 1 rows"),
+        (b"a,y\n1,x\n,\n", "missing in 1 row (1, counted from 0)"),
         (b"\x00\x01\x02", "UTF-8"),
         (b"a,b\n1,2\n", "no column 'y'"),
         (b"y\nx\nz\n", "besides the target"),

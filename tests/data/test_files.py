@@ -100,7 +100,7 @@ def test_the_target_must_be_there_and_complete(write):
     path = write("a,y\n1,u\n2,\n3,NA\n")
     with pytest.raises(InvalidInput, match="no column 'z'; its columns are: a, y"):
         read_table_file(path, "z")
-    with pytest.raises(InvalidInput, match=r"'y' is missing in 2 rows \(1, 2, from 0\)"):
+    with pytest.raises(InvalidInput, match=r"'y' is missing in 2 rows \(1, 2, counted from 0\)"):
         read_table_file(path, "y")
     with pytest.raises(InvalidInput, match="no column besides"):
         read_table_file(write("y\n1\n"), "y")
