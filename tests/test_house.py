@@ -66,9 +66,7 @@ def test_only_the_bank_knows_faiss_only_the_command_line_knows_typer_and_nobody_
     assert importers_of("PIL") == {"data/images.py"}
     assert {path.partition("/")[0] for path in importers_of("typer")} <= {"cli"}
     assert {path for path in importers_of("rich") if not path.startswith("cli/")} <= {"train/progress.py"}
-    assert importers_of("pickle") == {
-        "study/workers.py"
-    }  # a run tells its own processes what to do, never by a file
+    assert importers_of("pickle") == {"study/workers.py"}  # by a pipe, to processes of its own
     for name in ("cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"):
         assert importers_of(name) == set(), name
 
