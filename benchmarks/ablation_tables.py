@@ -9,7 +9,7 @@ from typing import Any
 
 from attnknn import AttentionOptions
 from attnknn.study.ablation import HEADS, PARTS, USUAL, VARIANTS
-from attnknn.study.verdicts import ends_of, fine
+from attnknn.study.verdicts import ends_of, fine, numbers_of
 from image_tables import estimate, unrun, wrong
 
 Report = Mapping[str, Any]
@@ -64,8 +64,8 @@ def _change(report: Report, title: str, without: str, sizes: list[str]) -> str:
 
 def _gap(found: Mapping[str, Any], sign: int = 1) -> str:
     low, high = sorted(sign * end for end in ends_of(found))
-    mean = fine(round(sign * found["mean"], 12), sign=True)
-    return f"{mean} [{fine(low)}, {fine(high)}]" if math.isfinite(low) else mean
+    turned = {"mean": sign * found["mean"], "low": low, "high": high}
+    return numbers_of(turned, math.inf) if math.isfinite(low) else fine(turned["mean"], sign=True)
 
 
 def _trained(report: Report) -> list[str]:

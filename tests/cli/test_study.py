@@ -107,6 +107,8 @@ def test_a_report_is_never_saved_over_something_else(attnknn, tables, tmp_path):
     assert "is there and is no report" in attnknn.refused(*asked, tables["train"])
     assert tables["train"].read_bytes() == before
     assert "has a report of its own" in attnknn.refused(*asked, out / "recipe.json")
+    below = tables["train"] / "folder" / "saved.json"
+    assert "nothing can be written in" in attnknn.refused(*asked, below)
     assert not out.exists()
     saved = tmp_path / "saved.json"
     for _ in range(2):

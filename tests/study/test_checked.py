@@ -77,6 +77,9 @@ def test_a_record_of_softmax_alone_does_not_pass_for_learned_attention():
         "settings": {"stages": [{"stages": stages, "overhead": "softmax weights add 0"}]},
     }
     assert answers("overhead", [report]) == ["attention with all learned parts: not run", "softmax weights add 0"]
+    report["environments"] = [{"environment": {}}, {"environment": {"processes": 3}}]
+    beside = "softmax weights add 0 (timed while up to 3 processes shared the machine)"
+    assert answers("overhead", [report])[-1] == beside
 
 
 def test_places_are_measured_once_and_those_that_were_not_run_again(tmp_path):

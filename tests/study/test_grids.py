@@ -215,3 +215,9 @@ def test_an_ablation_has_figures_of_the_differences_to_each_reference(noisy):
 
 def test_an_interval_without_a_width_is_not_shown_as_one():
     assert in_words({"mean": 0.5, "low": 0.5, "high": 0.5}, "accuracy") == (".5000", "in every seed")
+
+
+def test_a_column_of_shares_is_one_of_shares_to_its_last_row_whatever_has_an_interval():
+    read = [*csv.reader(io.StringIO(grid_csv([("kept",), ("91.3%\n[88.0%, 94.0%]",), ("80.0%",), ("–",)])))]
+    assert read == [["kept", "kept low", "kept high"], ["0.913", "0.88", "0.94"], ["0.8", "", ""], ["–", "", ""]]
+    assert grid_csv([("kept",), ("80.0%",)]).splitlines() == ["kept", "0.8"]

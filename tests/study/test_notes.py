@@ -134,6 +134,8 @@ def test_few_images_on_which_baselines_chose_by_folds_and_networks_did_not_are_t
     notes = notes_of(told, recipe, task_of(images, labels, recipe), Scope(methods), [0])
     said = "logistic: settings and temperature were chosen on all training rows, by folds"
     assert [note.startswith(said) for note in notes] == [True] * noted
+    told["methods"].pop("logistic", None)  # which has no numbers then
+    assert notes_of(told, recipe, task_of(images, labels, recipe), Scope(methods), [0]) == []
 
 
 def test_many_classes_are_counted_not_listed():

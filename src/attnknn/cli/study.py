@@ -259,9 +259,9 @@ def _check_save(save: Path, out: Path, data: str) -> None:
 
         if not is_report(save):
             raise InvalidInput(f"{save} is there and is no report; --save would write over it")
-    save.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(save.parent, os.W_OK):
-        raise InvalidInput(f"nothing can be written in {save.parent}, where --save has its file")
+    there = next(folder for folder in save.resolve().parents if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InvalidInput(f"nothing can be written in {there}, where --save has its file")
 
 
 def _numbers(along: str | None) -> list[float] | None:

@@ -93,12 +93,11 @@ def _show_found(report: Mapping[str, Any]) -> None:
 
 def _cell(found: Mapping[str, Any] | None, metric: str) -> str:
     """Mean, and half the interval for the metrics that decide; one seed has none."""
-    from attnknn.study.tables import NO_WIDTH
-    from attnknn.study.verdicts import short
+    from attnknn.study.verdicts import has_width, short
 
     if found is None or not math.isfinite(found["mean"]):
         return "-"
     reach = (found["high"] - found["low"]) / 2
-    told = metric in ("accuracy", "nll") and math.isfinite(reach) and reach > NO_WIDTH
+    told = metric in ("accuracy", "nll") and math.isfinite(reach) and has_width(found["low"], found["high"])
     spread = f" ±{short(reach)}" if told else ""
     return short(found["mean"]) + spread

@@ -36,7 +36,7 @@ def unfit(queries: Tensor, keys: Tensor, owners: Tensor, own: Tensor, beside: Te
     if own.shape[1] > _MOST_GROUPS:
         return f"a query is of {own.shape[1]} groups, more than {_MOST_GROUPS}"
     if queries.is_cuda:
-        needed = _SHARED * (power(queries.shape[1]) + power(owners.shape[1] + 1))
+        needed = _SHARED * sum(_widths(queries.shape[1], owners.shape[1] + 1).values())
         properties = torch.cuda.get_device_properties(queries.device)
         there = getattr(properties, "shared_memory_per_block_optin", needed)  # not every torch tells
         if needed > there:
@@ -183,9 +183,13 @@ def _told(
     """What both kernels are given, how much of it there is, and the sizes that they are made for."""
     own, dim, classes = rest[1], queries.shape[1], owners.shape[1]
     given = *_halved(queries), keys, keys_rest, owners, owners_rest, *rest
-    fixed = {"DIM": max(16, power(dim)), "CLASSES": max(16, power(classes)), "GROUPS": own.shape[1]}
-    fixed |= {**_tile(), "INTERPRETED": interpreted()}
+    fixed = {**_widths(dim, classes), "GROUPS": own.shape[1], **_tile(), "INTERPRETED": interpreted()}
     return given, (len(queries), len(keys), dim, classes, own.shape[1]), fixed
+
+
+def _widths(dim: int, classes: int) -> dict[str, int]:
+    """Room for the numbers of a vector, and for classes."""
+    return {"DIM": max(16, power(dim)), "CLASSES": max(16, power(classes))}
 
 
 def _grid(queries: int, keys: int) -> tuple[int, int]:

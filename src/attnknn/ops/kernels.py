@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnknn.ops.similarity import Metric, distances, unit
+from attnknn.ops.similarity import Metric, distances_as_given, unit
 
 
 def wide_float(device: torch.device) -> torch.dtype:
@@ -167,7 +167,7 @@ def gaps(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric) -> Tens
 def _gaps(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric) -> Tensor:
     if queries.device.type != "cpu":
         held = vectors.index_select(0, rows.flatten()).to(queries.dtype)
-        return distances(queries[:, None], held.view(*rows.shape, -1), metric)
+        return distances_as_given(queries[:, None], held.view(*rows.shape, -1), metric)
     asked = queries.numpy()[:, None]
     keys = _known(vectors).numpy()[rows.numpy()].astype(np.float64)
     if metric == "l2":

@@ -49,6 +49,13 @@ def distances(queries: Tensor, keys: Tensor, metric: Metric = "l2") -> Tensor:
     >>> distances(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]])).tolist()
     [5.0]
     """
+    if metric == "cosine":
+        queries, keys = of_usual_size(queries), of_usual_size(keys)
+    return distances_as_given(queries, keys, metric)
+
+
+def distances_as_given(queries: Tensor, keys: Tensor, metric: Metric) -> Tensor:
+    """The same of vectors that :func:`of_usual_size` would not change, if they are to be compared by cosine."""
     if metric == "l2":
         gaps: Tensor = torch.linalg.vector_norm(queries - keys, dim=-1)
         return gaps
@@ -62,7 +69,6 @@ def _cosines(queries: Tensor, keys: Tensor) -> Tensor:
 
     For whole numbers of a usual size those are exact, so that keys which are multiples of each other tie.
     """
-    queries, keys = of_usual_size(queries), of_usual_size(keys)
     products = (queries * keys).sum(dim=-1)
     if products.dtype != torch.float64 or products.requires_grad:  # squares overflow, and have no slope at 0
         return (unit(queries) * unit(keys)).sum(dim=-1)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from attnknn.study.verdicts import JUDGED, ends_of, judged, short
+from attnknn.study.verdicts import JUDGED, ends_of, has_width, judged, short
 
 FLOOR: Final = "ece_floor"
 
@@ -38,9 +38,6 @@ ERRORS: Final = {
 
 MOST: Final = dict.fromkeys([*METRICS, *ERRORS], 1.0) | {"nll": math.inf, "brier": 2.0}
 """What a metric cannot exceed; none is below 0. An interval is shown no further than that."""
-
-NO_WIDTH: Final = 5e-13
-"""Half of an interval that has no width; shown, it would look like certainty."""
 
 _SPECIAL = str.maketrans(
     {each: f"\\{each}" for each in "&%$#_{}"}
@@ -143,7 +140,7 @@ def in_words(found: Mapping[str, Any] | None, metric: str) -> tuple[str, str]:
         return "–", ""
     if not finite(found["low"]):
         return short(found["mean"]), ""
-    if found["high"] - found["low"] < 2 * NO_WIDTH:
+    if not has_width(found["low"], found["high"]):
         return short(found["mean"]), "in every seed"
     ends = max(0.0, found["low"]), min(MOST.get(metric, math.inf), found["high"])
     return short(found["mean"]), " to ".join(map(short, ends))

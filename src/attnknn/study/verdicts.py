@@ -91,11 +91,16 @@ def ends_of(found: Mapping[str, Any]) -> tuple[float, float]:
     return min(ends[0]), max(ends[1])
 
 
+def has_width(low: float, high: float) -> bool:
+    """Whether an interval is one: seeds that agree have none, which would look like certainty."""
+    return high - low >= _ROUNDING
+
+
 def _unknown(low: float, high: float, seeds: int) -> str:
     """Why an interval says nothing; empty where it does."""
     if math.isnan(low):
         return "one seed has no interval" if seeds == 1 else "a value is not finite"
-    agree = high - low < _ROUNDING < abs(low)
+    agree = not has_width(low, high) and abs(low) > _ROUNDING
     return "seeds that agree by chance have no interval" if agree else ""
 
 
