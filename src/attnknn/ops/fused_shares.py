@@ -18,6 +18,7 @@ _RANGE: Final = 80.0
 _MOST_CLASSES: Final = 127  # beside them are all keys
 _MOST_GROUPS: Final = 4
 _STEEPEST: Final = 1e36  # a slope: what is steeper meets no mass of its range
+_FEWEST: Final = 4096  # keys
 _AT_ONCE: Final = 264  # programs, two for each multiprocessor of a large GPU
 
 
@@ -46,9 +47,9 @@ def unfit(queries: Tensor, keys: Tensor, owners: Tensor, own: Tensor, beside: Te
     return None
 
 
-def slow() -> str | None:
-    """Why torch is faster, in words; None where it is not."""
-    return "the kernels have not been timed on a GPU yet"
+def slow(keys: Tensor) -> str | None:
+    """Why torch is as fast, in words; None where it is not."""
+    return f"there are fewer than {_FEWEST:,} keys" if len(keys) < _FEWEST else None
 
 
 def fused_shares(
