@@ -200,7 +200,8 @@ def test_as_a_training_asks(compiled):
             got = way(asked, held, owners, factor, leave_out=(own, theirs), key_prior=prior, backend=backend)
             found.append((got, *torch.autograd.grad(got.log().sum(), (asked, factor))))
         for want, other in zip(*found, strict=True):
-            assert (want - other).norm() < 1e-3 * want.norm()
+            added = got.numel() if want.ndim == 0 else 0  # the slope of the scale is a sum in which much cancels
+            assert (want - other).norm() < 1e-3 * want.norm() + 2e-6 * added
 
 
 @on_gpu

@@ -273,8 +273,8 @@ def test_what_padding_holds_makes_no_difference(similarity, wrong, backend):
         leaves = [q, *(each.requires_grad_() for each in held)]
         out, indices = knn_attention(*leaves, 5, return_indices=True, **options)
         found.append((out, indices, *torch.autograd.grad(out.square().sum(), leaves)))
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
+    for one, other in zip(*found, strict=True):  # on a GPU, additions that are scattered come in any order
+        torch.testing.assert_close(one, other, rtol=1e-5 if CUDA else 0, atol=1e-5 if CUDA else 0)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as NumPy tells it, which interprets

@@ -161,7 +161,7 @@ def class_shares(
     with torch.autocast(queries.device.type, enabled=False):
         asked, held = unit(wide(queries)), unit(wide(keys))
         if served(backend, queries.device, reason, "shares of classes", fused_shares.slow(keys)):
-            factor = torch.as_tensor(scale).to(asked)
+            factor = scale.to(asked) if isinstance(scale, Tensor) else asked.new_full((), scale)
             return fused_shares.fused_shares(asked, held, owners, factor, own, theirs, key_prior)
         logits = (scale * (asked @ held.T)).to(wide_float(queries.device))
         hidden = torch.zeros(1, len(keys), dtype=torch.bool, device=keys.device)
