@@ -129,6 +129,18 @@ def test_compiled_once_for_any_number_of_queries():
     assert counter.frame_count <= 2
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler itself
+def test_a_compiler_keeps_all_of_the_numbers():
+    asked, held, owners, own, theirs, prior = drawn()
+    asked.requires_grad_()
+    found = []
+    for shares in (class_shares, torch.compile(class_shares)):
+        got = shares(asked, held, owners, 9.0, leave_out=(own, theirs), key_prior=prior, backend="triton")
+        found.append((got, *torch.autograd.grad(got.log().sum(), asked)))
+    for plain, compiled in zip(*found, strict=True):
+        assert (plain - compiled).norm() < 1e-5 * plain.norm()
+
+
 def test_who_may_see_nothing_has_no_shares():
     asked, held, owners, own, theirs, prior = drawn(queries=3)
     theirs[:], own[:2], own[2] = 4, 4, 5

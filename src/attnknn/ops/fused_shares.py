@@ -83,7 +83,7 @@ def fused_shares(
     spread = 2 * steep + torch.where(shown.any(), most - least, 0.0)
     of = torch.nn.functional.pad(owners.float(), (0, 1), value=1.0)  # behind the classes: all keys
     sums = _sums(
-        *(queries, *_halved(keys.float()), *_halved(of), offsets),
+        *(queries, _halved(keys.float()), _halved(of), offsets),
         *(own.contiguous(), theirs.contiguous(), scale, top, spread),
     )
     units = torch.exp(-_RANGE * torch.arange(3, device=sums.device, dtype=wide_float(sums.device)))
@@ -92,19 +92,26 @@ def fused_shares(
     return torch.where(total == 0, 0.0, classes / torch.where(total == 0, 1.0, total))
 
 
-def _halved(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Two numbers of 16 bits whose sum is as good as one of 32."""
+@torch.library.custom_op("attnknn::halved", mutates_args=())
+def _halved(values: Tensor) -> Tensor:
+    """(2, ...) numbers of 16 bits, two of which add up to what is as good as one of 32.
+
+    A compiler must not look within: it would leave out the rounding, and nothing would be left for the second.
+    """
     coarse = values.bfloat16()
-    return coarse.contiguous(), (values - coarse.float()).bfloat16().contiguous()
+    return torch.stack([coarse, (values - coarse.float()).bfloat16()])
+
+
+@_halved.register_fake
+def _halved_fake(values: Tensor) -> Tensor:
+    return values.new_empty(2, *values.shape, dtype=torch.bfloat16)
 
 
 @torch.library.custom_op("attnknn::class_sums", mutates_args=())
 def _sums(
     queries: Tensor,
     keys: Tensor,
-    keys_rest: Tensor,
     owners: Tensor,
-    owners_rest: Tensor,
     offsets: Tensor,
     own: Tensor,
     theirs: Tensor,
@@ -115,17 +122,17 @@ def _sums(
     """(3, q, classes + 1): masses of the keys of each class, and of all, in three ranges."""
     from attnknn.ops import triton_shares
 
-    given, sizes, fixed = _told(queries, keys, keys_rest, owners, owners_rest, offsets, own, theirs)
-    grid = _grid(len(queries), len(keys))
-    sums = queries.new_empty(grid[1], 3, len(queries), owners.shape[1], dtype=torch.float32)
+    given, sizes, fixed = _told(queries, keys, owners, offsets, own, theirs)
+    grid = _grid(len(queries), keys.shape[1])
+    sums = queries.new_empty(grid[1], 3, len(queries), owners.shape[2], dtype=torch.float32)
     with launching_on(queries.device):
         triton_shares.class_sums[grid](*given, scale, top, spread, sums, *sizes, **fixed)
     return sums.sum(dim=0)
 
 
 @_sums.register_fake
-def _sums_fake(queries: Tensor, keys: Tensor, keys_rest: Tensor, owners: Tensor, *rest: Any) -> Tensor:
-    return queries.new_empty(3, queries.shape[0], owners.shape[1], dtype=torch.float32)  # len would fix the number
+def _sums_fake(queries: Tensor, keys: Tensor, owners: Tensor, *rest: Any) -> Tensor:
+    return queries.new_empty(3, queries.shape[0], owners.shape[2], dtype=torch.float32)  # len would fix the number
 
 
 @torch.library.custom_op("attnknn::class_sums_backward", mutates_args=())
@@ -133,9 +140,7 @@ def _back(
     slopes: Tensor,
     queries: Tensor,
     keys: Tensor,
-    keys_rest: Tensor,
     owners: Tensor,
-    owners_rest: Tensor,
     offsets: Tensor,
     own: Tensor,
     theirs: Tensor,
@@ -146,8 +151,8 @@ def _back(
     """Gradients of the queries and of the scale."""
     from attnknn.ops import triton_shares
 
-    given, sizes, fixed = _told(queries, keys, keys_rest, owners, owners_rest, offsets, own, theirs)
-    grid = _grid(len(queries), len(keys))
+    given, sizes, fixed = _told(queries, keys, owners, offsets, own, theirs)
+    grid = _grid(len(queries), keys.shape[1])
     slopes = slopes.clamp(-_STEEPEST, _STEEPEST).contiguous()
     to_q = queries.new_empty(grid[1], *queries.shape, dtype=torch.float32)
     to_scale = queries.new_empty(grid[1], len(queries), dtype=torch.float32)
@@ -167,7 +172,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _slopes(ctx: Any, slopes: Tensor) -> tuple[Any, ...]:
     to_q, to_scale = _back(slopes, *ctx.saved_tensors)
-    return to_q, *[None] * 7, to_scale, None, None
+    return to_q, *[None] * 5, to_scale, None, None
 
 
 def _refuse(ctx: Any, *_: Any) -> tuple[Any, ...]:
@@ -179,13 +184,13 @@ _back.register_autograd(_refuse)
 
 
 def _told(
-    queries: Tensor, keys: Tensor, keys_rest: Tensor, owners: Tensor, owners_rest: Tensor, *rest: Tensor
+    queries: Tensor, keys: Tensor, owners: Tensor, *rest: Tensor
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...], dict[str, int]]:
     """What both kernels are given, how much of it there is, and the sizes that they are made for."""
-    own, dim, classes = rest[1], queries.shape[1], owners.shape[1]
-    given = *_halved(queries), keys, keys_rest, owners, owners_rest, *rest
+    own, dim, classes = rest[1], queries.shape[1], owners.shape[2]
+    given = *_halved(queries), *keys, *owners, *rest
     fixed = {**_widths(dim, classes), "GROUPS": own.shape[1], **_tile(), "INTERPRETED": interpreted()}
-    return given, (len(queries), len(keys), dim, classes, own.shape[1]), fixed
+    return given, (len(queries), keys.shape[1], dim, classes, own.shape[1]), fixed
 
 
 def _widths(dim: int, classes: int) -> dict[str, int]:
