@@ -27,15 +27,24 @@ def _ablation(report: Report) -> list[str]:
     return [
         f"**{config['data']}**, k = {config['ours']['n_neighbors']}{wrong(config)}, {len(report['seeds'])} seeds:",
         "",
+        *_parts(report),
+        *_trained(report),
+        *(f"- {sentence}" for sentence in unrun(report)),
+        f"- repeat: `{re.sub(' --minutes [0-9.]+', '', report['command'])}`",
+        "",
+    ]
+
+
+def _parts(report: Report) -> list[str]:
+    """A table of the learned parts; nothing where the report does not have them."""
+    if ALL not in report["methods"]:
+        return []
+    return [
         "| part | gradient | size | NLL with it off | accuracy with it off |",
         "|---|---|---|---|---|",
         *(_part(report, part) for part in PARTS),
         _change(report, "all of them", "attention-none", ["-", "-"]),
         *(_heads(report, heads) for heads in HEADS if f"{ALL}-heads-{heads}" in report["methods"]),
-        "",
-        *_trained(report),
-        *(f"- {sentence}" for sentence in unrun(report)),
-        f"- repeat: `{re.sub(' --minutes [0-9.]+', '', report['command'])}`",
         "",
     ]
 

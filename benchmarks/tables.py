@@ -214,7 +214,12 @@ def updated(page: str, results: Path) -> str:
         "cpu": lambda: cpu(recorded(results, "cpu")),
         "details": lambda: details(recorded(results)),
         "noise": lambda: details(recorded(results, "noise")),
-        "parts": lambda: ablation_tables.details(recorded(results, "ablation", (*DATA, *image_tables.DATA))),
+        "parts": lambda: ablation_tables.details(
+            [
+                *recorded(results, "ablation", (*DATA, *image_tables.DATA)),
+                *recorded(results, "ablation-trainings", image_tables.DATA),
+            ]
+        ),
         "images": lambda: image_tables.summary(recorded(results, data=image_tables.DATA)),
         "image-details": lambda: image_tables.details(recorded(results, data=image_tables.DATA)),
         "image-noise": lambda: image_tables.details(recorded(results, "noise-sym-40", image_tables.DATA)),

@@ -141,7 +141,9 @@ def test_the_tables_of_an_ablation_say_what_each_change_does(tables):
     made = {
         "command": "attnknn study ablation --minutes 0",
         "seeds": [0, 1],
-        "methods": {"attention": scores, "attention-all-heads-1": scores, "attention-with-smoothing": scores},
+        "methods": dict.fromkeys(
+            ("attention", "attention-all", "attention-all-heads-1", "attention-with-smoothing"), scores
+        ),
         "not_run": {"attention-resnet50-0": "no time", "attention-resnet50-1": "no time"},
         "config": {
             "data": "made-up",
@@ -169,6 +171,10 @@ def test_the_tables_of_an_ablation_say_what_each_change_does(tables):
     table = tables.ablation_tables.details([made])
     assert "| `label_bias` | 0.5 | 0.25 | - | - |" in table
     assert "| `prototypes` | 0.5 | 0.25 | +.0200 | -.0100 [-.0300, .0100] |" in table
+    del made["methods"]["attention-all"]  # trainings alone
+    table = tables.ablation_tables.details([made])
+    assert "| part |" not in table
+    assert "| `attention-with-smoothing` |" in table
 
 
 def token_report(seeds=3, **gaps):

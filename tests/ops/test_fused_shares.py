@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 
 from attnknn.errors import InvalidInput
-from attnknn.ops import fused_shares
+from attnknn.ops import backends, fused_shares
 from attnknn.train.losses import class_shares
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -228,3 +230,29 @@ def test_a_recording_replays_it():
     asked.copy_(asked.flip(0))
     graph.replay()
     torch.testing.assert_close(shares, class_shares(asked, held, owners, 10.0, backend="torch"), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "dim", "classes", "reason"),
+    [
+        (4095, 64, 10, "fewer than 4,096 keys"),
+        (4096, 128, 31, None),
+        (5000, 128, 32, "128 dimensions and 32 classes"),
+        (5000, 256, 2, "256 dimensions and 2 classes"),
+    ],
+)
+def test_torch_is_kept_where_it_is_as_fast(keys, dim, classes, reason):
+    found = fused_shares.slow(torch.empty(keys, dim), torch.empty(keys, classes))
+    assert (found is None) == (reason is None)
+    assert (reason or "") in (found or "")
+
+
+@on_gpu
+def test_a_gpu_is_served_by_the_kernels(caplog):
+    backends._tell.cache_clear()
+    asked, held, owners, *_ = drawn(64, 5000, 128, 10)
+    with caplog.at_level(logging.INFO, logger=backends.__name__):
+        class_shares(asked, held, owners, 10.0)
+        class_shares(asked, held[:100], owners[:100], 10.0)
+    told = [each.split(":")[0] for each in caplog.messages]
+    assert told == ["shares of classes by triton", "shares of classes by torch"]

@@ -19,6 +19,7 @@ _MOST_CLASSES: Final = 127  # beside them are all keys
 _MOST_GROUPS: Final = 4
 _STEEPEST: Final = 1e36  # a slope: what is steeper meets no mass of its range
 _FEWEST: Final = 4096  # keys
+_NARROW: Final = 160  # a vector's numbers and classes: 144 take a third of torch's time, 384 twice as long
 _AT_ONCE: Final = 264  # programs, two for each multiprocessor of a large GPU
 
 
@@ -47,9 +48,14 @@ def unfit(queries: Tensor, keys: Tensor, owners: Tensor, own: Tensor, beside: Te
     return None
 
 
-def slow(keys: Tensor) -> str | None:
+def slow(keys: Tensor, owners: Tensor) -> str | None:
     """Why torch is as fast, in words; None where it is not."""
-    return f"there are fewer than {_FEWEST:,} keys" if len(keys) < _FEWEST else None
+    if len(keys) < _FEWEST:
+        return f"there are fewer than {_FEWEST:,} keys"
+    dim, classes = keys.shape[1], owners.shape[1]
+    if sum(_widths(dim, classes + 1).values()) > _NARROW:
+        return f"{dim} dimensions and {classes} classes are many for the kernels"
+    return None
 
 
 def fused_shares(

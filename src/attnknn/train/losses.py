@@ -160,7 +160,7 @@ def class_shares(
     reason = reason or fused_shares.unfit(queries, keys, owners, own, key_prior)
     with torch.autocast(queries.device.type, enabled=False):
         asked, held = unit(wide(queries)), unit(wide(keys))
-        if served(backend, queries.device, reason, "shares of classes", fused_shares.slow(keys)):
+        if served(backend, queries.device, reason, "shares of classes", fused_shares.slow(keys, owners)):
             factor = scale.to(asked) if isinstance(scale, Tensor) else asked.new_full((), scale)
             return fused_shares.fused_shares(asked, held, owners, factor, own, theirs, key_prior)
         logits = (scale * (asked @ held.T)).to(wide_float(queries.device))
