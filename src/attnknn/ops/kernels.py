@@ -7,7 +7,7 @@ None of them is differentiable.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -96,16 +96,13 @@ def group_maxima(values: Tensor, out: Tensor) -> None:
 
 
 def largest(values: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """The m largest of each row, largest first, and their columns."""
+    """The m largest of each row, the least of them last, and their columns."""
     if values.device.type != "cpu":
         top, columns = values.topk(m)
         return top, columns
     array = values.numpy()
-    at = np.argpartition(array, -m, axis=1)[:, -m:] if m < array.shape[1] else _every(array)
-    found = np.take_along_axis(array, at, axis=1)
-    order = np.argsort(-found, axis=1, kind="stable")
-    ordered = np.take_along_axis(at, order, axis=1)
-    return torch.from_numpy(np.take_along_axis(found, order, axis=1)), torch.from_numpy(ordered)
+    at = np.argpartition(array, -m, axis=1)[:, : -m - 1 : -1].copy()
+    return torch.from_numpy(np.take_along_axis(array, at, axis=1)), torch.from_numpy(at)
 
 
 def take(values: Tensor, columns: Tensor) -> Tensor:
@@ -139,11 +136,22 @@ def ascending(rows: Tensor) -> Tensor:
 def nearest_first(rows: Tensor, gaps: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k rows of the smallest gaps, and the gaps; equal ones keep their order."""
     if gaps.device.type == "cpu":
-        order = np.argsort(gaps.numpy(), axis=1, kind="stable")[:, :k]
-        near = (np.take_along_axis(each.numpy(), order, axis=1) for each in (rows, gaps))
-        return torch.from_numpy(next(near)), torch.from_numpy(next(near))
+        near, far = _ranked(rows.numpy(), gaps.numpy(), None)
+        # The fast way to sort keeps no order. Where it matters, sort again; one row for all is no row at all.
+        same = (far[:, 1:] == far[:, :-1]) & (near[:, 1:] != near[:, :-1])
+        again = same.any(axis=1) | np.isnan(far[:, -1:]).any(axis=1)
+        if again.any():
+            near[again], far[again] = _ranked(rows.numpy()[again], gaps.numpy()[again], "stable")
+        return torch.from_numpy(near[:, :k].copy()), torch.from_numpy(far[:, :k].copy())
     ranked, at = gaps.sort(dim=1, stable=True)
     return rows.gather(1, at)[:, :k].contiguous(), ranked[:, :k].contiguous()
+
+
+def _ranked(
+    rows: NDArray[np.int64], gaps: NDArray[Any], kind: Literal["stable"] | None
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    order = np.argsort(gaps, axis=1, kind=kind)
+    return np.take_along_axis(rows, order, axis=1), np.take_along_axis(gaps, order, axis=1)
 
 
 def put(target: Tensor, where: tuple[slice, slice], values: Tensor) -> None:
@@ -169,7 +177,7 @@ def _gaps(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric) -> Ten
         held = vectors.index_select(0, rows.flatten()).to(queries.dtype)
         return distances_as_given(queries[:, None], held.view(*rows.shape, -1), metric)
     asked = queries.numpy()[:, None]
-    keys = _known(vectors).numpy()[rows.numpy()].astype(np.float64)
+    keys = _known(vectors).numpy().take(rows.numpy(), axis=0).astype(np.float64)
     if metric == "l2":
         keys -= asked
         return torch.from_numpy(np.sqrt(np.einsum("qmd,qmd->qm", keys, keys)))
@@ -189,7 +197,3 @@ def _known(vectors: Tensor) -> Tensor:
 def _unit(vectors: NDArray[Any]) -> NDArray[Any]:
     norms = np.sqrt(np.einsum("...d,...d->...", vectors, vectors))[..., None]
     return np.asarray(vectors / np.where(norms > 0, norms, 1.0))
-
-
-def _every(array: NDArray[Any]) -> NDArray[np.int64]:
-    return np.broadcast_to(np.arange(array.shape[1]), array.shape)
