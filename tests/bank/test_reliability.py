@@ -185,3 +185,13 @@ def test_copies_share_what_one_looks_up_until_one_changes(monkeypatch):
     del searched[:]
     np.testing.assert_allclose(copied.reliability(copied.live), expected)
     assert not searched
+
+
+def test_rows_that_are_asked_for_many_times_are_looked_up_once():
+    draw = np.random.default_rng(0)
+    bank = MemoryBank(3)
+    bank.add(draw.normal(size=(60, 3)), draw.integers(3, size=60))
+    bank.remove(bank.ids[::7])
+    many = draw.choice(bank.live, (40, 5))
+    one_by_one = np.array([[bank.reliability([row])[0] for row in rows] for rows in many])
+    assert np.array_equal(bank.reliability(many), one_by_one)

@@ -244,14 +244,24 @@ class MemoryBank:
         """
         with self._lock.write():  # what is stale is looked up and stored
             at = self._checked_rows(rows)
-            near = self._reliability.near(at.ravel(), self._store.capacity, self._nearest_others)
-            near = near.reshape(*at.shape, NEIGHBORS)
-            judges = near >= 0
-            labels, groups = self._store.labels, self._store.groups
-            agree = labels[near] == labels[at][..., None]
             if leaving_out is not None:
-                out = np.broadcast_to(self._checked_rows(leaving_out), at.shape)[..., None]
-                judges &= (near != out) & ~((groups[near] == groups[out]) & (groups[out] >= 0))
+                return self._judged(at, np.broadcast_to(self._checked_rows(leaving_out), at.shape)[..., None])
+            if at.size <= self._store.capacity:
+                return self._judged(at)
+            asked = np.flatnonzero(np.bincount(at.ravel()))  # many times each: once is enough
+            table = np.zeros(self._store.capacity)
+            table[asked] = self._judged(asked)
+            return table[at]
+
+    def _judged(self, at: NDArray[np.int64], out: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """The reliability of rows; ``out`` (..., 1) are rows whose votes do not count."""
+        near = self._reliability.near(at.ravel(), self._store.capacity, self._nearest_others)
+        near = near.reshape(*at.shape, NEIGHBORS)
+        judges = near >= 0
+        labels, groups = self._store.labels, self._store.groups
+        agree = labels[near] == labels[at][..., None]
+        if out is not None:
+            judges &= (near != out) & ~((groups[near] == groups[out]) & (groups[out] >= 0))
         return smoothed(agree, judges)
 
     def save(self, path: str | os.PathLike[str]) -> None:
