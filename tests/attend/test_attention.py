@@ -548,6 +548,17 @@ def test_alignment_is_the_cosine_to_the_mean_of_the_others():
             torch.testing.assert_close(found[query, at], expected)
 
 
+@pytest.mark.parametrize("classes", [2, 40])
+def test_alignment_is_the_cosine_for_few_classes_and_many_also_under_autocast(classes):
+    draw = torch.Generator().manual_seed(0)
+    neighbors, sums = torch.randn(6, 9, 16, generator=draw), torch.randn(classes, 16, generator=draw)
+    labels = torch.randint(classes, (6, 9), generator=draw)
+    want = torch.cosine_similarity(neighbors, sums[labels], dim=-1)
+    torch.testing.assert_close(prototype_alignment(neighbors, labels, sums), want)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(prototype_alignment(neighbors, labels, sums), want)
+
+
 def test_a_class_that_was_never_seen_aligns_with_nobody():
     sums, labels = torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([[0, 1, -1]])
     neighbors = torch.tensor([[[2.0, 0.0], [1.0, 0.0], [math.nan, 0.0]]])

@@ -357,3 +357,15 @@ def test_bfloat16_is_searched_as_the_numbers_that_it_holds():
     found, wide = exact_topk(queries, keys, 5), exact_topk(queries.float(), keys.float(), 5)
     assert torch.equal(found.rows, wide.rows)
     assert torch.equal(found.distances, wide.distances)
+
+
+@pytest.mark.parametrize("layout", ["by column", "a part", "bfloat16"])
+def test_keys_may_lie_in_memory_as_they_like(layout):
+    random = torch.Generator().manual_seed(0)
+    wide = torch.randn(500, 24, generator=random)
+    keys = {"by column": wide.T.contiguous().T, "a part": wide[:, ::3], "bfloat16": wide.bfloat16()}[layout]
+    asked = keys[:40].float() + 0.1
+    found = exact_topk(asked, keys, 30)
+    want = exact_topk(asked, keys.float().contiguous(), 30)
+    assert torch.equal(found.rows, want.rows)
+    assert torch.equal(found.distances, want.distances)

@@ -138,16 +138,18 @@ def prototype_alignment(
     if neigh_labels.numel() and int(neigh_labels.max()) >= len(sums):
         raise InvalidInput(f"label {int(neigh_labels.max())} has no prototype: there are {len(sums)}")
     sums, known = sums.to(neighbors.dtype), neigh_labels >= 0
-    products = _with_prototypes(neighbors, neigh_labels.clamp(min=0), unit(sums))
-    if own is not None and query is not None:
-        rest = unit(sums[own] - query.to(sums.dtype))
-        products = torch.where(neigh_labels == own[:, None], (neighbors @ rest[..., None]).squeeze(-1), products)
+    with torch.autocast(neighbors.device.type, enabled=False):
+        products = _with_prototypes(neighbors, neigh_labels.clamp(min=0), unit(sums))
+        if own is not None and query is not None:
+            rest = unit(sums[own] - query.to(sums.dtype))
+            without = (neighbors @ rest[..., None]).squeeze(-1)
+            products = torch.where(neigh_labels == own[:, None], without, products)
     lengths = torch.linalg.vector_norm(neighbors, dim=-1)
     return (products / torch.where(lengths > 0, lengths, 1.0)).masked_fill(~known, 0.0)
 
 
 def _with_prototypes(neighbors: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
-    """(queries, k) products; of a few classes with all of them, which holds less than a prototype for each."""
-    if len(prototypes) <= neighbors.shape[-1]:
+    """(queries, k) products; where classes are few, with all of them, which is faster than to copy a prototype."""
+    if 8 * len(prototypes) <= neighbors.shape[-1]:
         return (neighbors @ prototypes.T).gather(-1, labels[..., None]).squeeze(-1)
     return (neighbors * prototypes[labels]).sum(dim=-1)

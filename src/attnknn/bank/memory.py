@@ -254,7 +254,7 @@ class MemoryBank:
             return table[at]
 
     def _judged(self, at: NDArray[np.int64], out: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        """The reliability of rows; ``out`` (..., 1) are rows whose votes do not count."""
+        """The reliability of rows, under the lock; ``out`` (..., 1) are rows whose votes do not count."""
         near = self._reliability.near(at.ravel(), self._store.capacity, self._nearest_others)
         near = near.reshape(*at.shape, NEIGHBORS)
         judges = near >= 0

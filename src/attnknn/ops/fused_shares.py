@@ -19,7 +19,7 @@ _MOST_CLASSES: Final = 127  # beside them are all keys
 _MOST_GROUPS: Final = 4
 _STEEPEST: Final = 1e36  # a slope: what is steeper meets no mass of its range
 _FEWEST: Final = 4096  # keys
-_NARROW: Final = 160  # a vector's numbers and classes: 144 take a third of torch's time, 384 twice as long
+_NARROW: Final = 160  # a vector's numbers and classes: 144 were seen to take a third of torch's time, 384 twice
 _AT_ONCE: Final = 264  # programs, two for each multiprocessor of a large GPU
 
 
@@ -49,7 +49,7 @@ def unfit(queries: Tensor, keys: Tensor, owners: Tensor, own: Tensor, beside: Te
 
 
 def slow(keys: Tensor, owners: Tensor) -> str | None:
-    """Why torch is as fast, in words; None where it is not."""
+    """Why torch is faster, in words; None where it is not."""
     if len(keys) < _FEWEST:
         return f"there are fewer than {_FEWEST:,} keys"
     dim, classes = keys.shape[1], owners.shape[1]

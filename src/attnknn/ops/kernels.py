@@ -136,21 +136,20 @@ def ascending(rows: Tensor) -> Tensor:
 def nearest_first(rows: Tensor, gaps: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k rows of the smallest gaps, and the gaps; equal ones keep their order."""
     if gaps.device.type == "cpu":
-        near, far = _ranked(rows.numpy(), gaps.numpy(), None)
-        # The fast way to sort keeps no order. Where it matters, sort again; one row for all is no row at all.
-        same = (far[:, 1:] == far[:, :-1]) & (near[:, 1:] != near[:, :-1])
-        again = same.any(axis=1) | np.isnan(far[:, -1:]).any(axis=1)
+        near, far = _ranked(rows.numpy(), gaps.numpy(), k + 1, None)
+        # The fast way to sort keeps no order. Where it matters, sort again; what is infinitely far is no row.
+        again = ((far[:, 1:] == far[:, :-1]) & (far[:, 1:] < np.inf)).any(axis=1) | np.isnan(far).any(axis=1)
         if again.any():
-            near[again], far[again] = _ranked(rows.numpy()[again], gaps.numpy()[again], "stable")
+            near[again], far[again] = _ranked(rows.numpy()[again], gaps.numpy()[again], k + 1, "stable")
         return torch.from_numpy(near[:, :k].copy()), torch.from_numpy(far[:, :k].copy())
     ranked, at = gaps.sort(dim=1, stable=True)
     return rows.gather(1, at)[:, :k].contiguous(), ranked[:, :k].contiguous()
 
 
 def _ranked(
-    rows: NDArray[np.int64], gaps: NDArray[Any], kind: Literal["stable"] | None
+    rows: NDArray[np.int64], gaps: NDArray[Any], k: int, kind: Literal["stable"] | None
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    order = np.argsort(gaps, axis=1, kind=kind)
+    order = np.argsort(gaps, axis=1, kind=kind)[:, :k]
     return np.take_along_axis(rows, order, axis=1), np.take_along_axis(gaps, order, axis=1)
 
 
@@ -177,7 +176,7 @@ def _gaps(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric) -> Ten
         held = vectors.index_select(0, rows.flatten()).to(queries.dtype)
         return distances_as_given(queries[:, None], held.view(*rows.shape, -1), metric)
     asked = queries.numpy()[:, None]
-    keys = _known(vectors).numpy().take(rows.numpy(), axis=0).astype(np.float64)
+    keys = _picked(vectors, rows).astype(np.float64)
     if metric == "l2":
         keys -= asked
         return torch.from_numpy(np.sqrt(np.einsum("qmd,qmd->qm", keys, keys)))
@@ -187,6 +186,14 @@ def _gaps(queries: Tensor, vectors: Tensor, rows: Tensor, metric: Metric) -> Ten
     squares = np.einsum("qmd,qmd->qm", asked, asked) * np.einsum("qmd,qmd->qm", keys, keys)
     cosines = np.sqrt(np.square(products) / np.where(squares > 0, squares, 1.0))  # as similarity.distances does
     return torch.from_numpy(1 - np.copysign(cosines, products))
+
+
+def _picked(vectors: Tensor, rows: Tensor) -> NDArray[Any]:
+    if vectors.dtype == torch.bfloat16:
+        return np.asarray(_known(vectors[rows]).numpy())
+    held, at = vectors.numpy(), rows.numpy()
+    # The faster way would copy all of what does not lie row by row.
+    return held.take(at, axis=0) if held.flags.c_contiguous else held[at]
 
 
 def _known(vectors: Tensor) -> Tensor:
