@@ -17,7 +17,7 @@ from attnknn.bank.folder import parse_json, read_folder, write_folder
 from attnknn.bank.index import make_index
 from attnknn.bank.lock import ReadersWriterLock
 from attnknn.bank.neighbors import Id, Neighbors, joined
-from attnknn.bank.reliability import NEIGHBORS, Reliability, smoothed
+from attnknn.bank.reliability import NEIGHBORS, Reliability, judged
 from attnknn.bank.store import (
     Metadata,
     Store,
@@ -256,13 +256,7 @@ class MemoryBank:
     def _judged(self, at: NDArray[np.int64], out: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """The reliability of rows, under the lock; ``out`` (..., 1) are rows whose votes do not count."""
         near = self._reliability.near(at.ravel(), self._store.capacity, self._nearest_others)
-        near = near.reshape(*at.shape, NEIGHBORS)
-        judges = near >= 0
-        labels, groups = self._store.labels, self._store.groups
-        agree = labels[near] == labels[at][..., None]
-        if out is not None:
-            judges &= (near != out) & ~((groups[near] == groups[out]) & (groups[out] >= 0))
-        return smoothed(agree, judges)
+        return judged(at, near.reshape(*at.shape, NEIGHBORS), self._store.labels, self._store.groups, out)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a folder: whole, or not at all. Removed rows are not in it."""

@@ -98,6 +98,20 @@ class Reliability:
             self._fresh = np.concatenate([self._fresh, np.zeros(more, np.bool_)])
 
 
+def judged(
+    at: NDArray[np.int64],
+    near: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    groups: NDArray[np.int64],
+    out: NDArray[np.int64] | None = None,
+) -> NDArray[np.float64]:
+    """The reliability of rows whose nearest are ``near`` (..., NEIGHBORS), without the votes of ``out`` (..., 1)."""
+    judges, agree = near >= 0, labels[near] == labels[at][..., None]
+    if out is not None:
+        judges &= (near != out) & ~((groups[near] == groups[out]) & (groups[out] >= 0))
+    return smoothed(agree, judges)
+
+
 def smoothed(agree: NDArray[np.bool_], judges: NDArray[np.bool_]) -> NDArray[np.float64]:
     """(agreements + 1) / (judges + 2) over the last axis: never 0, so its logarithm is finite."""
     result: NDArray[np.float64] = ((agree & judges).sum(axis=-1) + 1.0) / (judges.sum(axis=-1) + 2.0)
