@@ -105,7 +105,7 @@ def judged(
     groups: NDArray[np.int64],
     out: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
-    """The reliability of rows whose nearest are ``near`` (..., NEIGHBORS), without the votes of ``out`` (..., 1)."""
+    """The reliability of rows by those that are ``near`` each, of which ``out`` (..., 1) have no vote."""
     judges, agree = near >= 0, labels[near] == labels[at][..., None]
     if out is not None:
         judges &= (near != out) & ~((groups[near] == groups[out]) & (groups[out] >= 0))
