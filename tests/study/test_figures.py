@@ -493,3 +493,8 @@ assert before == matplotlib.rcParams.copy()
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_bar_tells_four_decimals_unless_they_would_all_be_zeros():
+    shown = bars(values=(0.000167, -0.0251, 3e-6, NAN))
+    assert [shown.label(at) for at in range(4)] == ["0.0002", "-0.0251", "3e-06", "not run"]

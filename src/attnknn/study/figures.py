@@ -175,7 +175,7 @@ class Bars:
         value = self.values[at]
         if math.isnan(value):
             return "not run"
-        return f"{value:.4f}" if 0.001 <= abs(value) < 10 else said(value)
+        return f"{value:.4f}" if 5e-5 <= abs(value) < 10 else said(value)
 
     def reported(self, at: int) -> float | None:
         """What others reported for a bar, if anything."""
