@@ -11,6 +11,7 @@ from torch.nn.functional import silu
 
 from attnknn.errors import InvalidInput
 from attnknn.ops import evidence, unit
+from attnknn.ops.links import without_autocast
 
 
 class QueryKeyScore(nn.Module):
@@ -138,7 +139,7 @@ def prototype_alignment(
     if neigh_labels.numel() and int(neigh_labels.max()) >= len(sums):
         raise InvalidInput(f"label {int(neigh_labels.max())} has no prototype: there are {len(sums)}")
     sums, known = sums.to(neighbors.dtype), neigh_labels >= 0
-    with torch.autocast(neighbors.device.type, enabled=False):
+    with without_autocast(neighbors.device):
         products = _with_prototypes(neighbors, neigh_labels.clamp(min=0), unit(sums))
         if own is not None and query is not None:
             rest = unit(sums[own] - query.to(sums.dtype))

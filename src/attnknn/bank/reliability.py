@@ -105,14 +105,12 @@ def judged(
     groups: NDArray[np.int64],
     out: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
-    """The reliability of rows by those that are ``near`` each, of which ``out`` (..., 1) have no vote."""
+    """(agreements + 1) / (judges + 2) of each row by those ``near`` it: never 0, so its logarithm is finite.
+
+    ``out`` (..., 1) are rows whose votes, and those of their groups, do not count.
+    """
     judges, agree = near >= 0, labels[near] == labels[at][..., None]
     if out is not None:
         judges &= (near != out) & ~((groups[near] == groups[out]) & (groups[out] >= 0))
-    return smoothed(agree, judges)
-
-
-def smoothed(agree: NDArray[np.bool_], judges: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """(agreements + 1) / (judges + 2) over the last axis: never 0, so its logarithm is finite."""
     result: NDArray[np.float64] = ((agree & judges).sum(axis=-1) + 1.0) / (judges.sum(axis=-1) + 2.0)
     return result

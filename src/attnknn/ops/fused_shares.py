@@ -38,7 +38,7 @@ def unfit(queries: Tensor, keys: Tensor, owners: Tensor, own: Tensor, beside: Te
     if own.shape[1] > _MOST_GROUPS:
         return f"a query is of {own.shape[1]} groups, more than {_MOST_GROUPS}"
     if queries.is_cuda:
-        needed = _SHARED * sum(_widths(queries.shape[1], owners.shape[1] + 1).values())
+        needed = _SHARED * _width(keys, owners)
         properties = torch.cuda.get_device_properties(queries.device)
         there = getattr(properties, "shared_memory_per_block_optin", needed)  # not every torch tells
         if needed > there:
@@ -52,9 +52,8 @@ def slow(keys: Tensor, owners: Tensor) -> str | None:
     """Why torch is faster, in words; None where it is not."""
     if len(keys) < _FEWEST:
         return f"there are fewer than {_FEWEST:,} keys"
-    dim, classes = keys.shape[1], owners.shape[1]
-    if sum(_widths(dim, classes + 1).values()) > _NARROW:
-        return f"{dim} dimensions and {classes} classes are many for the kernels"
+    if _width(keys, owners) > _NARROW:
+        return f"{keys.shape[1]} dimensions and {owners.shape[1]} classes are many for the kernels"
     return None
 
 
@@ -202,6 +201,11 @@ def _told(
 def _widths(dim: int, classes: int) -> dict[str, int]:
     """Room for the numbers of a vector, and for classes."""
     return {"DIM": max(16, power(dim)), "CLASSES": max(16, power(classes))}
+
+
+def _width(keys: Tensor, owners: Tensor) -> int:
+    """Both together; behind the classes are all keys."""
+    return sum(_widths(keys.shape[1], owners.shape[1] + 1).values())
 
 
 def _grid(queries: int, keys: int) -> tuple[int, int]:
